@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,10 +24,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from dash.development.base_component import Component
 
-    from dashboards.clock import Clock
     from dashboards.view import View
     from traceprof.analyses.launch_queue import LaunchQueueResult
-    from traceprof.intervals import Int64, Intervals
+    from traceprof.intervals import Int64
     from traceprof.run.opening import Rank
 
 
@@ -112,25 +110,7 @@ def _depth_over_window(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
 
 
 def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
-    clock = view.clock
     split = ui.worst_first(results, _cost, _MAX_ROWS)
-    queues = []
-    for result in split.drawn:
-        start, end = view.window(result.rank, result.window.start_ns, result.window.end_ns)
-        times, depth = depth_series(view.rank(result.rank))
-        stalls = result.stalls
-        queues.append(
-            QueueRow(
-                rank=result.rank,
-                start_ns=start,
-                end_ns=end,
-                times_ns=times,
-                depth=depth,
-                blocked=intervals.union(stalls.start_ns, stalls.end_ns),
-                cap=stalls.cap,
-                cap_scope=stalls.cap_scope,
-            )
-        )
     note = ui.time_note(view.address)
     if split.others:
         deepest = max(result.metrics.max_queue_depth for result in split.others)
@@ -139,11 +119,14 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
         subject = "the costliest stalls" if has_stalls else "the deepest queues"
         note += f"; {split.note(subject)}: at most {deepest} pending"
         note += f", and blocked for at most {duration(blocked)}" if blocked else ", never blocked"
-    chart = charts.plots(
-        "queue-depth",
-        depth_over_time(queues, clock),
-        "launches pending over time, and when the host was blocked, by rank",
-    )
+    drawn = {
+        "kind": "depth",
+        "axis": view.clock.title,
+        "base": str(view.clock.base_ns),
+        "rows": [drawn_row(view, result) for result in split.drawn],
+    }
+    label = "launches pending over time, and when the host was blocked, by rank"
+    chart = charts.plots("queue-depth", drawn, label)
     return ui.card("Depth over time", chart, note=note)
 
 
@@ -180,7 +163,6 @@ def _holders(results: Sequence[LaunchQueueResult]) -> Component:
 
 
 def _stalls(view: View, result: LaunchQueueResult) -> Component:
-    clock = view.clock.rank(result.rank)
     late = [
         Evidence(
             operation.idle_since_ns,
@@ -193,66 +175,37 @@ def _stalls(view: View, result: LaunchQueueResult) -> Component:
     parts: list[Any] = []
     for title, entries in (("Launched late", late), ("Longest stalls", result.longest)):
         if entries:
-            places = (
-                (entry, ui.interval_address(entry, result.rank, view.address))
-                for entry in map(clock.interval, entries)
-            )
-            parts += [html.H4(title), ui.evidence_list(places, view.clock)]
+            parts += [html.H4(title), ui.evidence_list(view, result.rank, entries)]
     return ui.card(f"Stalls of rank {result.rank}", *parts)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRow:
-    """The queue of one rank's process."""
-
-    rank: int  # the rank's number
-    start_ns: int  # the first nanosecond shown, in the rank's report as all times here
-    end_ns: int  # one past the last
-    times_ns: Int64  # int64[k], when the depth changed, ascending
-    depth: npt.NDArray[np.int32]  # int[k], how many launches were pending from then on
-    blocked: Intervals  # when a launch for this rank was blocked
-    cap: int | None  # pending launches at which a launch blocks, None if that is unknown
-    cap_scope: str | None  # whether that is of one `stream` or of the whole `process`
-
-
-def depth_over_time(queues: Sequence[QueueRow], clock: Clock) -> dict[str, Any]:
-    """Return the depth of each queue over time, one row each, with the stalls behind it."""
+def drawn_row(view: View, result: LaunchQueueResult) -> dict[str, Any]:
+    """Return the depth of a rank's queue over the time chosen, with the stalls behind it."""
+    base_ns, to_run = view.clock.base_ns, view.clock.rank(result.rank).to_run
+    start, end = view.window(result.rank, result.window.start_ns, result.window.end_ns)
+    first, last = to_run(np.array([start, end], np.int64)).tolist()
+    times, depth = depth_series(view.rank(result.rank))
+    pieces = charts.envelope(times, depth, start, end)
+    stalls = result.stalls
+    limits = even_limits(start, end, charts.MAX_POINTS)
+    share = charts.covered_share(intervals.union(stalls.start_ns, stalls.end_ns), limits)
+    hit = np.flatnonzero(share > 0)
+    whose = "a stream" if stalls.cap_scope == "stream" else "the process"
     return {
-        "kind": "depth",
-        "axis": clock.title,
-        "base": str(clock.base_ns),
-        "rows": [_drawn_row(queue, clock) for queue in queues],
-    }
-
-
-def _drawn_row(queue: QueueRow, clock: Clock) -> dict[str, Any]:
-    to_run = clock.rank(queue.rank).to_run
-    start, end = to_run(np.array([queue.start_ns, queue.end_ns], np.int64)).tolist()
-    limits = charts.envelope(queue.times_ns, queue.depth, queue.start_ns, queue.end_ns)
-    whose = "a stream" if queue.cap_scope == "stream" else "the process"
-    return {
-        "title": f"rank {queue.rank}",
+        "title": f"rank {result.rank}",
         "unit": "launches",
         "color": charts.BLUE,
-        "start": start - clock.base_ns,
-        "end": end - clock.base_ns,
-        "times": charts.offsets(to_run(np.append(limits.start_ns, queue.end_ns)), clock.base_ns),
-        "least": limits.least.tolist(),
-        "most": limits.most.tolist(),
-        "limit": queue.cap,
-        "limit_text": None if queue.cap is None else f"limit of {whose}: {queue.cap}",
-        "blocked": _blocked(queue, clock),
+        "start": first - base_ns,
+        "end": last - base_ns,
+        "times": charts.offsets(to_run(np.append(pieces.start_ns, end)), base_ns),
+        "least": pieces.least.tolist(),
+        "most": pieces.most.tolist(),
+        "limit": stalls.cap,
+        "limit_text": None if stalls.cap is None else f"limit of {whose}: {stalls.cap}",
+        "blocked": {
+            "starts": charts.offsets(to_run(limits[hit]), base_ns),
+            "ends": charts.offsets(to_run(limits[hit + 1]), base_ns),
+            "shares": charts.rounded(share[hit], 6),
+        },
         "blocked_color": charts.COMMUNICATION,
-    }
-
-
-def _blocked(queue: QueueRow, clock: Clock) -> dict[str, Any]:
-    limits = even_limits(queue.start_ns, queue.end_ns, charts.MAX_POINTS)
-    share = charts.covered_share(queue.blocked, limits)
-    hit = np.flatnonzero(share > 0)
-    to_run = clock.rank(queue.rank).to_run
-    return {
-        "starts": charts.offsets(to_run(limits[hit]), clock.base_ns),
-        "ends": charts.offsets(to_run(limits[hit + 1]), clock.base_ns),
-        "shares": charts.rounded(share[hit], 6),
     }

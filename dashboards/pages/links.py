@@ -113,15 +113,8 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
     worst = split.drawn
     if split.others:
         note += f"; the {len(worst)} of {len(links)} links that come closest to their peak"
-    chart = charts.plots(
-        "link-rates",
-        rates_over_time(
-            [(number, rates) for number, rates, _ in worst],
-            [pieces for *_, pieces in worst],
-            view.clock,
-        ),
-        "the rate of each link over time against its peak, by rank and direction",
-    )
+    label = "the rate of each link over time against its peak, by rank and direction"
+    chart = charts.plots("link-rates", rates_over_time(worst, view.clock), label)
     idle = f"{num_idle} more stay below 1 % of their peak and are not drawn: they are in the table."
     if num_idle == 1:
         idle = "1 more stays below 1 % of its peak and is not drawn: it is in the table."
@@ -205,19 +198,16 @@ def way_text(link: str | None, direction: str, peer: int | None, name: str | Non
 _SIDES = {"h2d": "from the host", "d2h": "to the host", "tx": "sent", "rx": "received"}
 
 
-def rates_over_time(
-    links: Sequence[tuple[int, LinkRates]], limits: Sequence[Int64], clock: Clock
-) -> dict[str, Any]:
+def rates_over_time(links: Sequence[tuple[int, LinkRates, Int64]], clock: Clock) -> dict[str, Any]:
     """Return the rate of each link and direction of a rank over time, against the link's peak.
 
-    `limits` are those of the pieces of time of each, which are equally long.
+    With each stand the limits of its pieces of time, which are equally long.
     """
     rows = []
-    for (rank, rates), edges in zip(links, limits, strict=True):
+    for rank, rates, edges in links:
         start, end = clock.rank(rank).to_run(edges[[0, -1]]).tolist()
         way = way_text(rates.link, rates.direction, rates.peer, rates.name)
-        top = max(rates.peak or 0.0, float(np.nanmax(rates.most, initial=0.0)))
-        decimals = charts.decimals_for(top)
+        decimals = charts.decimals_for(max(rates.peak or 0.0, _most(rates)))
         assumed = ", by the GPU's name" if rates.is_peak_assumed else ""
         rows.append(
             {

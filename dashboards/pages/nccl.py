@@ -154,14 +154,10 @@ def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
     listed = [result for result in worst if result.chains][:_MAX_CHAINS]
     for place, result in enumerate(listed):
         blocked = duration(result.metrics.blocked_ns)
-        chains = map(view.clock.rank(result.rank).interval, result.chains)
-        places = (
-            (chain, ui.interval_address(chain, result.rank, view.address)) for chain in chains
-        )
         parts.append(
             ui.folded(
                 f"rank {result.rank}: {blocked} in all, the worst first",
-                ui.evidence_list(places, view.clock),
+                ui.evidence_list(view, result.rank, result.chains),
                 opened=place == 0 or len(results) <= _MAX_CHAINS,
             )
         )

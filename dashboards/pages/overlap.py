@@ -147,11 +147,7 @@ def _kernels(view: View, rows: Sequence[Row], *, is_overlapped: bool) -> Compone
     num_ranks = len({rank for rank, _ in rows})
     worst = rows[: _MAX_KERNELS if num_ranks <= ui.MAX_DRAWN else _MAX_FEWER]
     hrefs = [
-        ui.interval_address(
-            view.clock.rank(rank).interval(Evidence(*signature.longest, label="")),
-            rank,
-            view.address,
-        ).href()
+        ui.interval_address(view, rank, Evidence(*signature.longest, label="")).href()
         for rank, signature in worst
     ]
     chart = charts.plots(

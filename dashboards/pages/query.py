@@ -169,8 +169,7 @@ def _column(field: str, name: str, values: list[Value]) -> Column:
 
 def _place(time: RowTime, view: View) -> str:
     end = time.start_ns + (time.length_ns or 0)
-    own = view.clock.rank(time.rank).interval(Evidence(time.start_ns, end, ""))
-    return ui.interval_address(own, time.rank, view.address).href()
+    return ui.interval_address(view, time.rank, Evidence(time.start_ns, end, "")).href()
 
 
 @cache

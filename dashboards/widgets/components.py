@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from dashboards.address import Address
-    from dashboards.clock import Clock
-    from traceprof.findings import Evidence, Finding, NotApplicable
+    from dashboards.view import View
+    from traceprof.findings import Evidence, NotApplicable
 
     Child = Component | str
     Children = Child | Sequence[Child] | None
@@ -185,31 +185,16 @@ def missing(not_applicable: Iterable[NotApplicable]) -> list[Component]:
     return [html.Section(shown, className="card")]
 
 
-def evidence_address(finding: Finding, index: int, address: Address, clock: Clock) -> Address:
-    """Return the timeline's address for an interval of a finding's evidence.
-
-    The interval takes half of the view, so that events before and after it are visible.
-    """
-    return interval_address(
-        clock.rank(finding.rank).interval(finding.evidence[index]),
-        finding.rank,
-        address,
-        finding=finding.id,
-        evidence=index,
-    )
-
-
 def interval_address(
-    interval: Evidence,
-    rank: int,
-    address: Address,
-    *,
-    finding: str | None = None,
-    evidence: int | None = None,
+    view: View, rank: int, own: Evidence, finding: str | None = None, evidence: int | None = None
 ) -> Address:
-    """Return the timeline's address for an interval of the run, with its surroundings."""
+    """Return the timeline's address for an interval of a rank's report, perhaps a finding's.
+
+    The interval takes half of what is shown, so that events before and after it are visible.
+    """
+    interval = view.clock.rank(rank).interval(own)
     margin = max((interval.end_ns - interval.start_ns) // 2, 500)
-    return address.to_place(
+    return view.address.to_place(
         addresses.TIMELINE,
         rank=(rank,),
         start_ns=interval.start_ns - margin,
@@ -219,39 +204,28 @@ def interval_address(
     )
 
 
-def evidence_list(entries: Iterable[tuple[Evidence, Address]], clock: Clock) -> Component:
-    """Return intervals as links to the timeline: when, how long, what happened."""
-    return html.Ol(
-        [
-            html.Li(
-                dcc.Link(
-                    [
-                        html.Span(
-                            [f"at {clock.text(interval.start_ns)}", *_own(interval, where, clock)],
-                            className="when",
-                        ),
-                        html.Span(
-                            duration(interval.end_ns - interval.start_ns), className="length"
-                        ),
-                        html.Span(
-                            one_line(interval.label),
-                            className="label",
-                            title=one_line(interval.label),
-                        ),
-                    ],
-                    href=where.href(),
-                )
-            )
-            for interval, where in entries
-        ],
-        className="evidence",
-    )
+def evidence_list(
+    view: View, rank: int, intervals: Iterable[Evidence], finding: str | None = None, first: int = 0
+) -> Component:
+    """Return intervals of a rank's report as links to the timeline: when, how long, what happened.
 
-
-def _own(interval: Evidence, where: Address, clock: Clock) -> list[Component]:
-    own = f"{clock.rank(where.rank[0]).own(interval.start_ns) / 1e9:.6f} s"
-    is_same = own == clock.text(interval.start_ns)
-    return [] if is_same else [html.Small(f"{own} in its report")]
+    Those of a finding are numbered from `first` on.
+    """
+    entries = []
+    for index, own in enumerate(intervals, first):
+        where = interval_address(view, rank, own, finding, None if finding is None else index)
+        start = view.clock.text(view.clock.rank(rank).at(own.start_ns))
+        in_report, label = f"{own.start_ns / 1e9:.6f} s", one_line(own.label)
+        when: list[Child] = [f"at {start}"]
+        if in_report != start:
+            when.append(html.Small(f"{in_report} in its report"))
+        parts = [
+            html.Span(when, className="when"),
+            html.Span(duration(own.end_ns - own.start_ns), className="length"),
+            html.Span(label, className="label", title=label),
+        ]
+        entries.append(html.Li(dcc.Link(parts, href=where.href())))
+    return html.Ol(entries, className="evidence")
 
 
 def _flat(children: Iterable[Children]) -> list[Child]:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from dash.development.base_component import Component
 
-    from dashboards.address import Address
-    from dashboards.clock import Clock
     from dashboards.view import View
     from traceprof.analyses.verdict.attribution import Attribution
     from traceprof.analyses.verdict.headline import Headline
@@ -125,7 +123,7 @@ def finding_card(
 
     `cause` is the finding that explains it.
     """
-    worst, address, clock = worst_of(group), view.address, view.clock
+    worst = worst_of(group)
     judged = str(breakdown.judged_kind(view.analysis.of(breakdown)))
     severity = str(worst.severity)
     where = f"rank {worst.rank}: " if len(group) > 1 else ""
@@ -153,8 +151,8 @@ def finding_card(
             html.Div(
                 [
                     *_drawing(worst, view, opened=opened),
-                    *_evidence(worst, address, clock),
-                    *_ranks(group, address, clock, judged),
+                    *_evidence(worst, view),
+                    *_ranks(group, view, judged),
                 ]
             ),
             html.Div([*_advice(advice), _metrics(worst)]),
@@ -178,13 +176,14 @@ def _drawing(finding: Finding, view: View, *, opened: bool) -> list[Component]:
     number = next((at for at, found in findings if found is finding), None)
     if number is None or not finding.evidence:
         return []
-    where = ui.evidence_address(finding, 0, view.address, view.clock).href()
-    alt = f"what ran around {one_line(finding.evidence[0].label)}"
-    picture = html.Img(alt=alt)
+    picture = html.Img(alt=f"what ran around {one_line(finding.evidence[0].label)}")
     setattr(picture, "src" if opened else "data-src", f"{DRAWING}/{number}")
-    return [
-        html.Figure([dcc.Link(picture, href=where, title="on the timeline"), ui.legend(_DRAWN)])
-    ]
+    link = dcc.Link(picture, href=_first_evidence(finding, view), title="on the timeline")
+    return [html.Figure([link, ui.legend(_DRAWN)])]
+
+
+def _first_evidence(finding: Finding, view: View) -> str:
+    return ui.interval_address(view, finding.rank, finding.evidence[0], finding.id, 0).href()
 
 
 def _gain(finding: Finding, view: View) -> list[Component]:
@@ -265,19 +264,13 @@ def _saving(saving: Saving | None, unit: str) -> list[str]:
     return [f". {text[0].upper()}{text[1:]}."] if text else []
 
 
-def _evidence(finding: Finding, address: Address, clock: Clock) -> list[Component]:
-    if not finding.evidence:
-        return []
-    places = (
-        (
-            clock.rank(finding.rank).interval(interval),
-            ui.evidence_address(finding, index, address, clock),
-        )
-        for index, interval in enumerate(finding.evidence)
-    )
-    first, *rest = places
-    more = [ui.folded(f"{len(rest)} more", ui.evidence_list(rest, clock))] if rest else []
-    return [ui.evidence_list([first], clock), *more]
+def _evidence(finding: Finding, view: View) -> list[Component]:
+    lists = [
+        ui.evidence_list(view, finding.rank, part, finding.id, first)
+        for first, part in ((0, finding.evidence[:1]), (1, finding.evidence[1:]))
+        if part
+    ]
+    return [*lists[:1], *(ui.folded(f"{len(finding.evidence) - 1} more", one) for one in lists[1:])]
 
 
 def _advice(advice: Sequence[str]) -> list[Component]:
@@ -287,27 +280,24 @@ def _advice(advice: Sequence[str]) -> list[Component]:
         html.Ul([html.Li(text) for text in part])
         for part in (advice[:_MAX_ADVICE], advice[_MAX_ADVICE:])
     )
-    shown: list[Component] = [html.H4("What to do"), first]
-    return [*shown, ui.folded(f"{len(advice) - _MAX_ADVICE} more", rest)][
-        : 2 + (len(advice) > _MAX_ADVICE)
-    ]
+    num_more = len(advice) - _MAX_ADVICE
+    more = [ui.folded(f"{num_more} more", rest)] if num_more > 0 else []
+    return [html.H4("What to do"), first, *more]
 
 
-def _ranks(
-    group: Sequence[Finding], address: Address, clock: Clock, judged: str
-) -> list[Component]:
+def _ranks(group: Sequence[Finding], view: View, judged: str) -> list[Component]:
     if len(group) < 2:
         return []
     rows: list[Component] = []
     split = ui.worst_first(group, lambda finding: finding.impact_ns)
     for finding in split.drawn:
-        name = f"rank {finding.rank}"
+        name: Component | str = f"rank {finding.rank}"
         if finding.evidence:
-            href = ui.evidence_address(finding, 0, address, clock).href()
-            linked = dcc.Link(name, href=href, title="its worst interval on the timeline")
+            href = _first_evidence(finding, view)
+            name = dcc.Link(name, href=href, title="its worst interval on the timeline")
         rows.append(
             ui.row(
-                linked if finding.evidence else name,
+                name,
                 ui.number(f"{finding.impact_ns / 1e6:.3f}"),
                 ui.number(f"{100 * finding.impact_fraction:.1f}"),
                 html.Td(one_line(finding.title)),

@@ -221,17 +221,11 @@ def test_operations_are_drawn_as_they_are(analysis: Analysis) -> None:
 @of_samples(ALL)
 def test_the_queue_s_depth_reaches_what_was_measured(analysis: Analysis) -> None:
     for result, rank in zip(analysis.of(launch_queue), analysis.run.ranks, strict=True):
-        times, depth = launch_queue.depth_over_time(rank, rank.window)
-        stalls = result.stalls
-        row = queue_figures.QueueRow(
-            rank.rank, rank.window.start_ns, rank.window.end_ns, times, depth,
-            intervals.union(stalls.start_ns, stalls.end_ns), stalls.cap, stalls.cap_scope,
-        )  # fmt: skip
-        (drawn,) = queue_figures.depth_over_time([row], Clock(0))["rows"]
+        drawn = queue_figures.drawn_row(View(analysis, Address("/launch-queue")), result)
         assert max(drawn["most"]) == result.metrics.max_queue_depth
         assert len(drawn["times"]) == len(drawn["most"]) + 1 == len(drawn["least"]) + 1
-        assert drawn["limit"] == stalls.cap
-        pieces = np.diff(even_limits(row.start_ns, row.end_ns, MAX_POINTS))
+        assert drawn["limit"] == result.stalls.cap
+        pieces = np.diff(even_limits(rank.window.start_ns, rank.window.end_ns, MAX_POINTS))
         blocked = drawn["blocked"]
         length = np.array(blocked["ends"]) - np.array(blocked["starts"])
         taken = float((np.array(blocked["shares"]) * length).sum())
@@ -244,9 +238,7 @@ def test_rates_are_drawn_against_their_peaks(analysis: Analysis) -> None:
     limits = even_limits(rank.window.start_ns, rank.window.end_ns, 50)
     rates = link_rates(rank, rank.window, limits)
     assert rates
-    drawn = link_figures.rates_over_time(
-        [(rank.rank, rate) for rate in rates], [limits] * len(rates), Clock(0)
-    )
+    drawn = link_figures.rates_over_time([(rank.rank, rate, limits) for rate in rates], Clock(0))
     for row, link in zip(drawn["rows"], rates, strict=True):
         assert row["limit"] == link.peak
         for values, measured in ((row["mean"], link.mean), (row["most"], link.most)):
