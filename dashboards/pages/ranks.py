@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
@@ -249,11 +249,11 @@ def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str,
         }
         for number, member in order
     ]
-    groups, machines = _by_machine(comparison, order)
+    machine_of, machines = _by_machine(comparison, order)
     if len(order) > ui.MAX_DRAWN and len(machines) > MAX_APART:
         names = machines
-        waited = np.add.reduceat(waited[groups.order], groups.first, axis=0)
-        waited = np.add.reduceat(waited[:, groups.order], groups.first, axis=1)
+        by_rank, waited = waited, np.zeros((len(machines), len(machines)), np.int64)
+        np.add.at(waited, np.ix_(machine_of, machine_of), by_rank)
     # Those that waited most, and those that were waited for most.
     rows, columns = (
         sorted(at for at in np.argsort(-sums, kind="stable")[: ui.MAX_DRAWN].tolist() if sums[at])
@@ -280,24 +280,16 @@ def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str,
     }
 
 
-class _Groups(NamedTuple):
-    """Ranks by machine: their order, and where each machine begins in it."""
-
-    order: Int64
-    first: Int64
-
-
 def _by_machine(
     comparison: RankComparison, order: Sequence[tuple[int, int]]
-) -> tuple[_Groups, list[_Name]]:
+) -> tuple[Int64, list[_Name]]:
+    """Return the number of the machine of each rank, and the names of the machines."""
     machines = [comparison.machines[member] for _, member in order]
     distinct = list(dict.fromkeys(machines))
-    number = np.array([distinct.index(machine) for machine in machines])
-    sorted_ = np.argsort(number, kind="stable")
     titles = []
     for machine in distinct:
         of_machine = [rank for rank, member in order if comparison.machines[member] == machine]
         name = f"{one_line(machine, MAX_NAME)} ({ranks_text(of_machine)})"
         title = one_line(machine, _MAX_TITLE)
         titles.append({"title": title, "name": name, "ranks": of_machine})
-    return _Groups(sorted_, np.searchsorted(number[sorted_], np.arange(len(distinct)))), titles
+    return np.array([distinct.index(machine) for machine in machines]), titles

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+import msgspec
 from flask import abort, request
 
 from dashboards.address import parse
@@ -23,19 +23,31 @@ if TYPE_CHECKING:
 
     from dashboards.clock import Clock
 
-SCHEMA = "traceprof.notes/1"
+SCHEMA: Literal["traceprof.notes/1"] = "traceprof.notes/1"
 
 _MAX_NOTES = 500
-_MAX_TEXT = 2_000  # characters
-_MAX_HREF = 20_000
 _MAX_FILE = 4 << 20  # bytes
 
 
-class Note(NamedTuple):
-    """A saved view."""
+class Note(msgspec.Struct):
+    """A saved view; whoever makes one of other text gets a ValueError."""
 
-    href: str  # the view's address, without its host and token
-    text: str  # what the reader wrote; empty for a bookmark
+    # the view's address, without its host and token
+    href: Annotated[str, msgspec.Meta(max_length=20_000)]
+    # what the reader wrote; empty for a bookmark
+    text: Annotated[str, msgspec.Meta(max_length=2_000)]
+
+    def __post_init__(self) -> None:
+        # Browsers take //host for another server, and a backslash for a slash, and leave out tabs.
+        is_ours = self.href.startswith("/") and self.href[1:2] not in {"/", "\\"}
+        if not (is_ours and self.href.isprintable()):
+            raise ValueError("it is not a note")
+        self.text = self.text.strip()
+
+
+class _File(msgspec.Struct):
+    schema: Literal["traceprof.notes/1"]
+    notes: list[Note]
 
 
 class Notes:
@@ -70,11 +82,10 @@ class Notes:
 
     def _write(self, notes: list[Note]) -> None:
         if self._path is not None:
-            document = {"schema": SCHEMA, "notes": [note._asdict() for note in notes]}
-            written = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+            written = msgspec.json.format(msgspec.json.encode(_File(SCHEMA, notes)), indent=1)
             part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
             try:
-                part.write_text(written, encoding="utf-8")
+                part.write_bytes(written + b"\n")
                 part.replace(self._path)  # at once, so that nobody reads half of it
             except OSError as error:
                 part.unlink(missing_ok=True)
@@ -87,42 +98,20 @@ def _read(path: Path) -> list[Note]:
     name = one_line(path)
     try:
         with path.open("rb") as file:
-            written = file.read(_MAX_FILE + 1)
+            written = file.read(_MAX_FILE)  # of a longer one, no document
     except FileNotFoundError:
         raise
     except OSError as error:
         why = error.strerror or str(error)
         raise UsageError(f"cannot read the notes in {name}", why, "name another file") from error
     try:
-        document = json.loads(written)
-        _check(document["schema"] == SCHEMA and len(written) <= _MAX_FILE)
-        return [checked(entry) for entry in document["notes"]]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        return msgspec.json.decode(written, type=_File).notes
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"cannot read the notes in {name}",
             f"the file holds something else than {SCHEMA}",
             "name another file, or one that is not there yet",
         ) from error
-
-
-def checked(entry: Any) -> Note:  # noqa: ANN401  (from outside)
-    """Return a note made from untrusted data.
-
-    Raises:
-        ValueError: the data is not a note.
-    """
-    _check(isinstance(entry, dict))
-    href, text = entry.get("href"), entry.get("text")
-    _check(isinstance(href, str) and isinstance(text, str))
-    # Browsers take //host for another server, and a backslash for a slash, and leave out tabs.
-    _check(href.startswith("/") and href[1:2] not in {"/", "\\"} and href.isprintable())
-    _check(len(href) <= _MAX_HREF and len(text) <= _MAX_TEXT)
-    return Note(href, text.strip())
-
-
-def _check(is_right: bool) -> None:
-    if not is_right:
-        raise ValueError("it is not a note")
 
 
 NOTES = "/notes"
@@ -136,13 +125,14 @@ def serve_notes(server: Flask, notes: Notes, clock: Clock | None) -> None:
         return {
             "file": notes.name,
             "notes": [
-                note._asdict() | {"where": described(note.href, clock)} for note in notes.read()
+                {"href": note.href, "text": note.text, "where": described(note.href, clock)}
+                for note in notes.read()
             ],
         }
 
     def change() -> tuple[dict[str, Any], int]:
         try:
-            note = checked(request.get_json())
+            note = msgspec.convert(request.get_json(), Note)
             if request.method == "POST":
                 page_at(urlsplit(note.href).path)
                 notes.add(note)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dashboards.timeline.tracks import RankTimeline, Track
-    from traceprof.intervals import Int64
 
     Rows = Mapping[str, tuple[RankTimeline, Track]]
 
@@ -32,7 +31,9 @@ def statistics(rows: Rows, start_ns: int, end_ns: int) -> dict[str, Any]:
     by_name: defaultdict[tuple[str, str], tuple[int, int, int]] = defaultdict(lambda: (0, 0, 0))
     of_rows = []
     for key, (timeline, track) in rows.items():
-        inside, length = _clipped(track, start_ns, end_ns)
+        inside = track.row.within(start_ns, end_ns)
+        begin = np.maximum(track.row.start_ns[inside], start_ns)
+        length = np.minimum(track.row.end_ns[inside], end_ns) - begin
         limits = np.array([start_ns, end_ns])
         covered = track.row.covered_before(limits, track.row.started_before(limits))
         busy = int(covered[1] - covered[0])
@@ -104,11 +105,3 @@ def listed(rows: Rows, start_ns: int, end_ns: int) -> dict[str, Any]:
             for start, key, timeline, track, place in entries[:MAX_LISTED]
         ],
     }
-
-
-def _clipped(track: Track, start_ns: int, end_ns: int) -> tuple[Int64, Int64]:
-    """Return the places of a row's events in an area, and how long each is inside it."""
-    running, starting = track.row.in_view(start_ns, end_ns)
-    inside = np.concatenate((running, np.arange(starting.start, starting.stop)))
-    start = np.maximum(track.row.start_ns[inside], start_ns)
-    return inside, np.minimum(track.row.end_ns[inside], end_ns) - start

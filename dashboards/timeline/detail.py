@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dashboards.timeline.tracks import RankTimeline, Track
-    from traceprof.communication.readiness import StreamWaits
     from traceprof.intervals import Int64
     from traceprof.run.rank import Rank
     from traceprof.trace.columns import Column
@@ -46,10 +45,6 @@ def launching_call(timeline: RankTimeline, index: int) -> int:
     return int(launching_calls(only, rank.calls)[0])
 
 
-def _waits(timeline: RankTimeline) -> StreamWaits | None:
-    return None if timeline.rank.device is None else stream_waits(timeline.rank)
-
-
 def picked(operations: Operations, places: Int64) -> Operations:
     """Return some operations of a group, in the form in which their launches are looked up."""
     return Operations(
@@ -65,7 +60,7 @@ def waiting_for(timeline: RankTimeline, index: int) -> list[int]:
 
     There is none where the report has no event records.
     """
-    waits = _waits(timeline)
+    waits = None if timeline.rank.device is None else stream_waits(timeline.rank)
     if waits is None:
         return []
     next_ones = []
@@ -81,7 +76,7 @@ def awaited_by(timeline: RankTimeline, index: int) -> list[int]:
 
     There is none where the report has no event records.
     """
-    waits = _waits(timeline)
+    waits = None if timeline.rank.device is None else stream_waits(timeline.rank)
     call = launching_call(timeline, index)
     if waits is None or call < 0:
         return []
@@ -167,8 +162,7 @@ def summarize(timeline: RankTimeline, track: Track, start_ns: int, end_ns: int) 
     """Return a summary of a row's events in [start, end): `Summary` in types.d.ts."""
     if track.samples is not None:
         return track.samples.summary(start_ns, end_ns)
-    running, starting = track.row.in_view(start_ns, end_ns)
-    inside = np.concatenate((running, np.arange(starting.start, starting.stop)))
+    inside = track.row.within(start_ns, end_ns)
     events = timeline.events[track.source]
     length = track.row.length(inside)
     names, count, total, longest = events.by_name(track.index[inside].astype(np.int64), length)
@@ -239,10 +233,9 @@ def _operation_facts(timeline: RankTimeline, track: Track, index: int, call: int
         yield "launched by", f"{name} on thread {rank.trace.thread_number(thread)}"
         yield "the call took", duration(took)
         yield "from call to start", duration(start - called)
-        around = _ranges_around(timeline, thread, timeline.clock.at(called))
-        if around:
-            yield "launched in", " > ".join(around)
-        else:  # perhaps on another thread
+        around = [*_around("launched in", timeline, thread, timeline.clock.at(called))]
+        yield from around
+        if not around:  # perhaps on another thread
             [at] = places_of_calls(rank, rank.launched_by[group][[place]]).tolist()
             if at >= 0:
                 yield "place", one_line(places(rank).names[at], _MAX_CODE)
@@ -318,9 +311,8 @@ def _call_facts(timeline: RankTimeline, index: int, num_launched: int) -> Iterat
     yield "thread", str(timeline.rank.trace.thread_number(thread))
     yield "correlation", str(_correlation(calls, index))
     yield "launched", counted(num_launched, "operation")
-    around = _ranges_around(timeline, thread, timeline.clock.at(_value(calls.starts, index)))
-    if around:
-        yield "called in", " > ".join(around)
+    called_ns = timeline.clock.at(_value(calls.starts, index))
+    yield from _around("called in", timeline, thread, called_ns)
 
 
 def _launched(timeline: RankTimeline, call: int) -> list[int]:
@@ -348,9 +340,7 @@ def _range_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
     if ranges.end_ns[index] == OPEN_END:
         yield "end", "still open when the capture stopped"
     if ranges.nests[index]:
-        around = _ranges_around(timeline, thread, start, inside_of=index)
-        if around:
-            yield "inside", " > ".join(around)
+        yield from _around("inside", timeline, thread, start, index)
 
 
 def _host_code_facts(source: str, timeline: RankTimeline, index: int) -> Iterator[Fact]:
@@ -368,18 +358,16 @@ def _mark_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
     marks: Marks = rank.trace.marks(rank.process)  # type: ignore[assignment]  # it is one of them
     thread = int(marks.thread[index])
     yield "thread", str(rank.trace.thread_number(thread))
-    around = _ranges_around(timeline, thread, timeline.clock.at(int(marks.time_ns[index])))
-    if around:
-        yield "inside", " > ".join(around)
+    yield from _around("inside", timeline, thread, timeline.clock.at(int(marks.time_ns[index])))
 
 
-def _ranges_around(
-    timeline: RankTimeline, thread: int, time_ns: int, inside_of: int | None = None
-) -> list[str]:
-    """Return the names of a thread's nested ranges open at a time, outermost first."""
+def _around(
+    what: str, timeline: RankTimeline, thread: int, time_ns: int, inside_of: int | None = None
+) -> Iterator[Fact]:
+    """Yield the names of a thread's nested ranges open at a time, outermost first; none without."""
     names, ranges = [], timeline.ranges
     if ranges is None:
-        return []
+        return
     for track in timeline.tracks:
         if track.source != ev.RANGE or ranges.thread[track.index[0]] != thread:
             continue
@@ -391,7 +379,8 @@ def _ranges_around(
         if track.index[place] == inside_of:
             break
         names.append(timeline.events[ev.RANGE].label_of(int(track.index[place])))
-    return names
+    if names:
+        yield what, " > ".join(names)
 
 
 def _step_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:

@@ -95,6 +95,11 @@ class Row:
         before = np.arange(begin, first)
         return before[self.end_ns[before] > start_ns], slice(first, max(first, stop))
 
+    def within(self, start_ns: int, end_ns: int) -> Int64:
+        """Return the events that run in [start, end), int64[m]."""
+        running, starting = self.in_view(start_ns, end_ns)
+        return np.concatenate((running, np.arange(starting.start, starting.stop)))
+
     def at_least(self, events: slice, least_ns: int) -> Int64:
         """Return the events of a slice that last at least this long, int64[m], in order."""
         return events.start + np.flatnonzero(self.length(events) >= least_ns)
@@ -237,8 +242,7 @@ class Samples:
 
     def summary(self, start_ns: int, end_ns: int) -> dict[str, Any]:
         """Return the number of samples in [start, end), and lines of text on them."""
-        running, starting = self.row.in_view(start_ns, end_ns)
-        inside = np.concatenate((running, np.arange(starting.start, starting.stop)))
+        inside = self.row.within(start_ns, end_ns)
         if len(inside) == 0:
             return {"count": 0, "num_names": 0, "names": [], "said": ["nothing was sampled here"]}
         integral, sampled = self._until(np.array([start_ns, end_ns]))

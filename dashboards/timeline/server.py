@@ -24,16 +24,7 @@ from dashboards.timeline.across_ranks import drawn_path as drawn
 from dashboards.timeline.area import listed, statistics
 from dashboards.timeline.detail import describe, summarize
 from dashboards.timeline.events import OPERATION, SOURCES
-from dashboards.timeline.search import (
-    SQL,
-    Place,
-    Query,
-    after,
-    in_lines,
-    namesake,
-    parsed,
-    place_of,
-)
+from dashboards.timeline.search import SQL, Place, Query
 from dashboards.timeline.store import OtherSide, Timelines, TimelineSource
 from dashboards.timeline.tiles import strip, tiles
 from dashboards.view import View
@@ -182,33 +173,30 @@ def _rank(store: Timelines) -> dict[str, Any]:
 def _steps(store: Timelines) -> dict[str, Any]:
     """Return the training steps of a rank; where it has none, all that is judged as one."""
     number = _known_rank(store, _integer("rank", 0))
-    clock = store.clock(number)
-    steps = [
-        (step.number, clock.at(step.measures.window_start_ns), step.measures.window_ns)
+    steps: list[tuple[int | None, int, int]] = [
+        (step.number, step.measures.window_start_ns, step.measures.window_ns)
         for step in store.steps(number)
     ]
     if not steps:
         start, end = store.source.judged.get(number) or abort(404, "nothing of it was measured")
-        return {"steps": [{"number": None, "start": str(clock.at(start)), "length": end - start}]}
+        steps = [(None, start, end - start)]
+    at = store.clock(number).at
     return {
         "steps": [
-            {"number": step, "start": str(start), "length": length} for step, start, length in steps
+            {"number": step, "start": str(at(start)), "length": length}
+            for step, start, length in steps
         ]
     }
 
 
-def _tiles(store: Timelines) -> str:
-    start, end = _times()
-    columns = _integer("columns", 1, MAX_COLUMNS)
-    return tiles(_asked_rows(store), start, end, columns)
+def _columns() -> tuple[int, int, int]:
+    """Return the times of a view, and of how many columns it is."""
+    return (*_times(), _integer("columns", 1, MAX_COLUMNS))
 
 
 def _strips(store: Timelines) -> dict[str, Any]:
-    start, end = _times()
-    columns = _integer("columns", 1, MAX_COLUMNS)
-    return {
-        str(number): strip(store.gpu(number), start, end, columns) for number in _asked_ranks(store)
-    }
+    view = _columns()
+    return {str(number): strip(store.gpu(number), *view) for number in _asked_ranks(store)}
 
 
 def _event(store: Timelines) -> dict[str, Any]:
@@ -233,7 +221,7 @@ def _namesake(store: Timelines) -> dict[str, Any]:
     number, source, index = _asked_event("id")
     backwards = _one_of("direction", ("next", "previous")) == "previous"
     ranks = {_known_rank(store, number): store.events(number)}
-    event = namesake(number, ranks, source, index, backwards=backwards)
+    event = searching.namesake(number, ranks, source, index, backwards=backwards)
     return {"id": event} if event is not None else abort(404, "there is no such event")
 
 
@@ -276,9 +264,9 @@ def _asked_query(store: Timelines) -> tuple[Query, bool]:
     """Return what is searched for, and whether that is known: SQL is answered later."""
     text = _text("text", _MAX_SEARCH)
     if not text.startswith(SQL):
-        return parsed(text), True
+        return searching.parsed(text), True
     analysis = store.source.analysis or abort(404, _NOT_ANALYSED)
-    question = questions_about(analysis).about(QueryQuestion(in_lines(text)))
+    question = questions_about(analysis).about(QueryQuestion(searching.in_lines(text)))
     result: QueryResult | None = question.answer
     why = question.error or (result and not result.times and "it selects no rank and start_ns")
     if why and "columns" not in request.args:  # hits are asked for again with every movement
@@ -305,21 +293,19 @@ def _search(store: Timelines) -> dict[str, Any]:
     if start is not None:
         if start[0] in numbers and start[1] not in ranks.get(start[0], {}):
             ranks = {**ranks, start[0]: store.events(start[0])}
-        place = place_of(ranks, *start)
+        place = searching.place_of(ranks, *start)
         if place is None:
             abort(404, "there is no such event")
-        at = place if backwards else after(place)
+        at = place if backwards else searching.after(place)
     found = searching.search(ranks, query, at, backwards=backwards)
     return {**found, "is_all": is_all and is_known}
 
 
 def _hits(store: Timelines) -> dict[str, Any]:
-    start, end = _times()
-    columns = _integer("columns", 1, MAX_COLUMNS)
+    view = _columns()
     query, is_known = _asked_query(store)
     ranks, is_all = store.searchable(_asked_ranks(store))
-    hits = searching.hits(ranks, query, start, end, columns)
-    return {"columns": hits, "is_all": is_all and is_known}
+    return {"columns": searching.hits(ranks, query, *view), "is_all": is_all and is_known}
 
 
 def _matches(store: Timelines) -> dict[str, Any]:
@@ -334,7 +320,7 @@ def _matches(store: Timelines) -> dict[str, Any]:
 _ANSWERS: dict[str, Answer] = {
     "rank": _rank,
     "steps": _steps,
-    "tiles": _tiles,
+    "tiles": lambda store: tiles(_asked_rows(store), *_columns()),
     "strips": _strips,
     "event": _event,
     "neighbour": _neighbour,

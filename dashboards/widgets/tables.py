@@ -39,14 +39,8 @@ _MIN_WRAPPED = 190  # of a column of long names, which take several lines
 _MAX_TEXT = 330  # pixels that text is given before it is cut; its tooltip has all of it
 _MAX_NAME = 280  # pixels that a long name is given at least, where there is room
 _FILTER = 22  # of the button in the head
-_CONVERTED = {
-    "(ms)": lambda value: value / 1e6,
-    "(µs)": lambda value: value / 1e3,
-    "(%)": lambda value: 100 * value,
-    "TFLOP/s": lambda value: value / 1e12,
-}
-_IN_BROWSER = {"(ms)": "{} / 1e6", "(µs)": "{} / 1e3", "(%)": "100 * {}", "TFLOP/s": "{} / 1e12"}
-"""Conversions by the last word of a head: of ns, of shares from 0 to 1, of operations a second."""
+_DIVISORS = {"(ms)": 1e6, "(µs)": 1e3, "(%)": 0.01, "TFLOP/s": 1e12}
+"""By the last word of a head: of ns, of shares from 0 to 1, of operations a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +87,9 @@ class Column:
         options["type"] = "rightAligned"
         if self.decimals == IDENTIFIER:
             return options
-        if self.unit in _IN_BROWSER:
-            value = f"params.data.{self.field}"
-            converted = _IN_BROWSER[self.unit].format(value)
-            options["valueGetter"] = {"function": f"{value} == null ? null : {converted}"}
+        if self.unit in _DIVISORS:
+            value, divisor = f"params.data.{self.field}", _DIVISORS[self.unit]
+            options["valueGetter"] = {"function": f"{value} == null ? null : {value} / {divisor}"}
         shown = f"d3.format(',.{self.decimals}f')(params.value)"
         return options | {
             "valueFormatter": {"function": f"params.value == null ? '{UNKNOWN}' : {shown}"}
@@ -136,8 +129,7 @@ class Column:
             return "" if value is None else str(value)
         if value is None:
             return UNKNOWN
-        if self.unit in _CONVERTED:
-            value = _CONVERTED[self.unit](value)
+        value /= _DIVISORS.get(self.unit, 1)
         return str(value) if self.decimals == IDENTIFIER else f"{value:,.{self.decimals}f}"
 
 
