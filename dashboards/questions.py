@@ -69,8 +69,7 @@ def alike(side: ComparedSide, other: ComparedSide | None) -> ComparedSide:
     if not same or other is None or side.rank == other.rank:
         return side
     numbers = {step.number for step in same[0].steps}
-    middle = _middle(same[0].steps)
-    step = other.step if other.step in numbers else None if middle is None else middle.number
+    step = other.step if other.step in numbers else _middle_number(same[0])
     return side._replace(rank=other.rank, step=step)
 
 
@@ -86,11 +85,9 @@ class ComparedSides(NamedTuple):
 def compared_with(analysis: Analysis, question: CompareQuestion) -> ComparedSides:
     """Compare a run with another side, or raise why that cannot be read."""
     before, after = loaded(question.before, question.options), loaded([analysis])
-    run = recording(after)
-    before_drawn = recording(before)
-    return ComparedSides(
-        compared(before, after), None if before_drawn is None else alike(before_drawn, run), run
-    )
+    other, run = recording(before), recording(after)
+    drawn = None if other is None else alike(other, run)
+    return ComparedSides(compared(before, after), drawn, run)
 
 
 def recording(side: LoadedSide) -> ComparedSide | None:
@@ -109,8 +106,7 @@ def recording(side: LoadedSide) -> ComparedSide | None:
         return judged if step is None else step.measures.window_ns, -rank.rank
 
     slowest = max(ranks, key=length)
-    step = _middle(slowest.steps)
-    return ComparedSide(reports, ranks, slowest.rank, None if step is None else step.number)
+    return ComparedSide(reports, ranks, slowest.rank, _middle_number(slowest))
 
 
 def _ranks(capture: Document) -> list[ComparedRank]:
@@ -140,6 +136,11 @@ def _middle(steps: Sequence[StepMeasures]) -> StepMeasures | None:
     chosen = [step for step in steps if step.is_training] or list(steps)
     ordered = sorted(chosen, key=lambda step: step.measures.window_ns)
     return ordered[len(ordered) // 2] if ordered else None
+
+
+def _middle_number(rank: ComparedRank) -> int | None:
+    step = _middle(rank.steps)
+    return None if step is None else step.number
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,6 @@ function put(url, key, value) {
 }
 
 /**
- * Set or remove parameters.
  * @param {URL} url
  * @param {Values} values
  */
@@ -162,7 +161,6 @@ export function withAssumptions(here, ticked, written) {
 }
 
 /**
- * The address of a query's result.
  * @param {string} here
  * @param {string} sql
  */

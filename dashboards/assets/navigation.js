@@ -37,10 +37,7 @@ export function unfoldLinked() {
   }, true); // it does not bubble
 }
 
-/**
- * Bring an element into sight as soon as the page has it.
- * @param {string} id
- */
+/** @param {string} id */
 async function reveal(id) {
   for (let tries = 0; tries < MAX_TRIES; tries += 1) {
     const element = document.getElementById(id);

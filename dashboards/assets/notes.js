@@ -37,10 +37,7 @@ function entryOf({ href, text, where }) {
   return make("li", {}, make("div", {}, link, remove), ...(text ? [make("p", {}, text)] : []));
 }
 
-/**
- * Where notes are kept, in words.
- * @param {string | null} file
- */
+/** @param {string | null} file */
 export const keptText = (file) =>
   (file ? `kept in ${file}` : "kept until traceprof ends; traceprof dashboard --notes FILE keeps them");
 

@@ -128,7 +128,6 @@ async function embedded(source) {
 }
 
 /**
- * Draw an element and what is in it.
  * @param {Element} element
  * @param {Element} into
  * @param {Map<Element, Element>} canvases their drawings
@@ -195,10 +194,7 @@ function save(file, name) {
   URL.revokeObjectURL(href);
 }
 
-/**
- * Save a picture of the page.
- * @param {"png" | "svg"} kind
- */
+/** @param {"png" | "svg"} kind */
 export async function savePicture(kind) {
   const { text, width, height } = await pictured();
   const name = fileOf(document.title, kind);

@@ -74,7 +74,6 @@ export function ask(clicks, submits, ticked, written) {
 }
 
 /**
- * Run the query that is written.
  * @param {number} clicks
  * @param {string | null} sql
  */

@@ -12,11 +12,11 @@ from dash import dcc, html
 from dashboards.view import MAX_NAME, device_text
 from dashboards.widgets import components as ui
 from dashboards.widgets.charts import BLUE, PARTS, plots
+from dashboards.widgets.findings import by_severity
 from dashboards.widgets.tables import IDENTIFIER, Column, fraction_of, fractions, record, table
 from traceprof.analyses import breakdown, rank_work
 from traceprof.analyses.steps import step_lengths
 from traceprof.errors import one_line
-from traceprof.findings import Severity
 from traceprof.reports.drawings import pipeline_drawings
 from traceprof.reports.html import svg
 from traceprof.units import duration, ranks_text
@@ -87,16 +87,14 @@ def layout(view: View) -> Component:
         )
         for column in _TIME
     ]
-    against = (
-        "Against the other ranks",
-        ui.with_table(table("ranks-against", _AGAINST, rows), len(rows)),
-    )
     time = table("ranks", (*columns, *_HIDDEN), rows, "ranks.csv")
+    against = ui.with_table(table("ranks-against", _AGAINST, rows), len(rows))
+    against = ui.card("Against the other ranks", against, note="of the whole run")
     return ui.page(
         TITLE,
         "",
         ui.card("Where each rank's time went", time),
-        *([ui.card(*against, note="of the whole run")] if others else []),
+        against if others else None,
         ui.card("What each rank did", ui.with_table(table("ranks-work", _WORK, rows), len(rows))),
         *_pipelines(view),
         *_waits(view),
@@ -141,8 +139,8 @@ def _waits(view: View) -> list[Component]:
     if len(view.ranks) <= ui.MAX_DRAWN:
         return [ui.card(title, charts, note=note)]
     machines: dict[str, list[int]] = {}
-    for rank in view.ranks:
-        machines.setdefault(view.machines[rank.rank], []).append(rank.rank)
+    for number, machine in view.machines.items():
+        machines.setdefault(machine, []).append(number)
     if len(machines) <= MAX_APART:
         note += f"; of {len(view.ranks)} ranks those that waited and were waited for most"
         return [ui.card(title, charts, note=note)]
@@ -163,13 +161,14 @@ def _waits(view: View) -> list[Component]:
 
 
 def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, Any]:
+    findings = by_severity(one for one in view.analysis.findings if one.rank == rank.rank)
     row: dict[str, Any] = {
         "rank": rank.rank,
         "report": view.report_name(rank.report),
         "gpu": one_line(device_text(rank.device, rank.gpu)),
         "machine": one_line(view.machines[rank.rank], MAX_NAME),
         "pid": rank.pid,
-        "findings": _findings(view, rank.rank),
+        "findings": findings or "none",
     }
     if result is None:
         return row
@@ -210,16 +209,6 @@ def _against_others(analysis: Analysis) -> dict[int, dict[str, Any]]:
         if len(made_ns) > 1 and not compared.are_waits_unknown(member):
             rows.setdefault(number, {})["made_ns"] = made_ns[member]
     return rows
-
-
-def _findings(view: View, rank: int) -> str:
-    severities = [finding.severity for finding in view.analysis.findings if finding.rank == rank]
-    counts = (
-        f"{severities.count(severity)} {severity}"
-        for severity in reversed(Severity)
-        if severity in severities
-    )
-    return ", ".join(counts) or "none"
 
 
 MAX_APART = 2

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from dash.development.base_component import Component
 
-    from dashboards.address import Address
     from dashboards.clock import Clock
     from dashboards.view import View
     from traceprof.analyses.breakdown import BreakdownResult
@@ -116,7 +115,7 @@ def _slow_steps(view: View, results: Sequence[BreakdownResult]) -> Component | N
             "cause": cause_text(step.cause, step.label),
             "cause_ns": step.cause_ns,
             "counts": "yes" if step.counts else "no",
-            "href": _place(view, result, step.index, step.index).href(),
+            "href": _place(view, result, step.index),
         }
         for result in results
         for step in slow.get(result.rank, ())
@@ -147,35 +146,33 @@ def _heat(view: View, results: Sequence[BreakdownResult]) -> Component | None:
     split = ui.worst_first(
         results, lambda row: late_ns.get(row.rank, 0) if is_late else _mean_ns(row)
     )
-    drawn = split.drawn
-    grid = step_grid([*drawn, *split.others])
-    others = counted(len(split.others), "other") if split.others else ""
-    if not is_late:
-        shown = heat(drawn, grid, _hrefs(view, drawn), view.clock, others)
+    numbers = [result.rank for result in split.drawn]
+    grid = step_grid([*split.drawn, *split.others])
+    if is_late:
+        arrivals = [
+            late_arrivals(compared, late.get(of.rank)) for of in (*split.drawn, *split.others)
+        ]
+        hrefs = []
+        for number in numbers:  # with some of those that waited for it
+            others = [other for other in numbers if other != number][: _MAX_TOGETHER - 1]
+            together = tuple(sorted((number, *others)))
+            hrefs.append(view.address.to_place(addresses.TIMELINE, rank=together).href())
+        shown = late_heat(split, grid, arrivals, hrefs, view.clock)
+        title, label = "Late ranks", "how late each rank came, by rank and step"
+        note = (
+            "of all operations that ranks wait in, how much later than the median of the others a"
+            " rank came last, at most in each step; a click shows that"
+        )
+    else:
+        hrefs = [_place(view, result, 0) for result in split.drawn]
+        shown = heat(split, grid, hrefs, view.clock)
+        title, label = "Step time by rank", "how long each step took, by rank and step"
         note = (
             "a strong column is a slow step; of ranks that wait for each other all rows are alike"
         )
-        notes = filter(None, (note, split.note("the longest steps")))
-        label = "how long each step took, by rank and step"
-        return ui.card(
-            "Step time by rank", plots("steps-heat", shown, label), note="; ".join(notes)
-        )
-    arrivals = [late_arrivals(compared, late.get(rank.rank)) for rank in (*drawn, *split.others)]
-    hrefs = []
-    for result in drawn:  # with some of those that waited for it
-        others_drawn = [other.rank for other in drawn if other.rank != result.rank]
-        together = tuple(sorted((result.rank, *others_drawn[: _MAX_TOGETHER - 1])))
-        hrefs.append(view.address.to_place(addresses.TIMELINE, rank=together).href())
-    shown = late_heat((drawn, split.others), grid, arrivals, hrefs, view.clock, others)
-    note = (
-        "of all operations that ranks wait in, how much later than the median of the others a rank"
-        " came last, at most in each step; a click shows that"
-    )
-    return ui.card(
-        "Late ranks",
-        plots("steps-heat", shown, "how late each rank came, by rank and step"),
-        note="; ".join(filter(None, (note, split.note("most waiting for them")))),
-    )
+    drawn = split.note("most waiting for them" if is_late else "the longest steps")
+    notes = "; ".join(filter(None, (note, drawn)))
+    return ui.card(title, plots("steps-heat", shown, label), note=notes)
 
 
 _MAX_TOGETHER = 4  # ranks that fit below each other on the timeline
@@ -192,25 +189,18 @@ def _stacked(view: View, split: ui.Split[BreakdownResult]) -> Component:
         of_others = [step_bars(result) for result in rest]
         band = f"{counted(len(rest), 'other')}, the mean", mean_bars(of_others)
         note += f"; the {len(results)} ranks with the longest steps, and the others together"
-    stacks = stacked(results, bars, _hrefs(view, results), view.clock, band, _slow_of(view))
+    hrefs = [_place(view, result, 0) for result in results]
+    stacks = stacked(results, bars, hrefs, view.clock, band, _slow_of(view))
     chart = plots("steps-bars", stacks, "where the time of each step went, by rank")
     return ui.card("Where each step's time went", chart, note=note)
 
 
-def _hrefs(view: View, results: Sequence[BreakdownResult]) -> list[str]:
-    return [_place(view, result, 0, 0).href() for result in results]
-
-
-def _place(view: View, result: BreakdownResult, first: int, last: int) -> Address:
-    begin, end = result.steps[first].measures, result.steps[last].measures
-    clock = view.clock.rank(result.rank)
-    start_ns = clock.at(begin.window_start_ns)
-    return view.address.to_place(
-        addresses.TIMELINE,
-        rank=(result.rank,),
-        start_ns=start_ns,
-        end_ns=max(clock.at(end.window_end_ns), start_ns + 1),
-    )
+def _place(view: View, result: BreakdownResult, step: int) -> str:
+    clock, time = view.clock.rank(result.rank), result.steps[step].measures
+    start_ns = clock.at(time.window_start_ns)
+    end_ns = max(clock.at(time.window_end_ns), start_ns + 1)
+    place = {"rank": (result.rank,), "start_ns": start_ns, "end_ns": end_ns}
+    return view.address.to_place(addresses.TIMELINE, **place).href()
 
 
 def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
@@ -240,7 +230,7 @@ def _row(view: View, result: BreakdownResult) -> dict[str, Any]:
         },
         "slowest_ns": slowest.measures.window_ns,
         "number": slowest.number,
-        "href": _place(view, result, place, place).href(),
+        "href": _place(view, result, place),
     }
 
 
@@ -439,82 +429,77 @@ def step_grid(results: Sequence[BreakdownResult]) -> StepGrid:
 
 
 def heat(
-    results: Sequence[BreakdownResult],
-    grid: StepGrid,
-    hrefs: Sequence[str],
-    clock: Clock,
-    others: str = "",
+    split: ui.Split[BreakdownResult], grid: StepGrid, hrefs: Sequence[str], clock: Clock
 ) -> dict[str, Any]:
     """Return the time of each step, one row for each rank; the longest steps are dark.
 
-    If the last row has a title, it is the median of the ranks below those of the results.
+    The grid is of all ranks, `hrefs` are of those drawn one by one.
     """
-    times = [
-        _times(result, grid.first[row], grid.last[row], clock) for row, result in enumerate(results)
+    rows = [
+        heat_row(
+            f"rank {result.rank}", href, _times(result, grid.first[row], grid.last[row], clock)
+        )
+        for row, (result, href) in enumerate(zip(split.drawn, hrefs, strict=True))
     ]
-    drawn = heat_map(
-        [row.rank for row in results], grid, grid.longest_ns, times, hrefs, clock, others
-    )
-    low, high = color_range(grid.longest_ns)
-    return drawn | {"low": low, "high": high, "before": "", "zero": ""}
+    return heat_map(rows, grid, grid.longest_ns, clock, split.rest) | _scale(grid.longest_ns)
 
 
-class LateArrivals(NamedTuple):
-    """The operations to which a rank certainly came late, and last, the latest first."""
+def late_arrivals(comparison: RankComparison, late: Lateness | None) -> tuple[Int64, Int64]:
+    """Return when a rank came last to operations, and how late after the median of the others.
 
-    start_ns: Int64  # int64[k], when it came, in the time of its report
-    late_ns: Int64  # int64[k], after the median of the others
-
-
-def late_arrivals(comparison: RankComparison, late: Lateness | None) -> LateArrivals:
-    """Return the operations to which a rank came last."""
+    int64[k] each, the latest first, on the clock of its report.
+    """
     if late is None:
-        return LateArrivals(np.empty(0, np.int64), np.empty(0, np.int64))
+        return np.empty(0, np.int64), np.empty(0, np.int64)
     late_ns = np.empty(len(late.operations), np.int64)
     for number, waits in enumerate(comparison.waits):
         chosen = late.operations[:, 0] == number
         late_ns[chosen] = waits.late_ns[late.operations[chosen, 1], late.operations[chosen, 2]]
-    return LateArrivals(late.start_ns, late_ns)
+    return late.start_ns, late_ns
 
 
 def late_heat(
-    ranks: tuple[Sequence[BreakdownResult], Sequence[BreakdownResult]],
+    split: ui.Split[BreakdownResult],
     grid: StepGrid,
-    arrivals: Sequence[LateArrivals],
+    arrivals: Sequence[tuple[Int64, Int64]],
     hrefs: Sequence[str],
     clock: Clock,
-    others: str = "",
 ) -> dict[str, Any]:
     """Return how late each rank came last to an operation, at most in each step.
 
-    Args:
-        ranks: those that have a row, then the others, as in the grid.
-        grid: the steps of all of them.
-        arrivals: of all of them.
-        hrefs: where rows lead; a cell puts the time of its latest arrival into it.
-        clock: of the axes.
-        others: the name of the row of the others' median; none if empty.
+    Grid and arrivals are of all ranks, `hrefs` are of those drawn one by one; a cell puts the time
+    of its latest arrival into it.
     """
     late_ns = np.where(np.isnan(grid.longest_ns), np.nan, 0.0)
     times = []
-    for row, (result, came) in enumerate(zip((*ranks[0], *ranks[1]), arrivals, strict=True)):
+    results = (*split.drawn, *split.others)
+    for row, (result, (came_ns, all_late_ns)) in enumerate(zip(results, arrivals, strict=True)):
         own = _times(result, grid.first[row], grid.last[row], clock)
-        column = _columns_of(result, grid, row, came.start_ns)
+        column = _columns_of(result, grid, row, came_ns)
         cells, latest = np.unique(column, return_index=True)  # the first of each is the latest
         cells, latest = cells[cells >= 0], latest[cells >= 0]
-        late_ns[row, cells] = late = came.late_ns[latest]
-        start = clock.rank(result.rank).to_run(came.start_ns[latest])
+        late_ns[row, cells] = late = all_late_ns[latest]
+        start = clock.rank(result.rank).to_run(came_ns[latest])
         for name, when in (("start_ns", start - late * 3 // 2), ("end_ns", start + late // 2)):
             whole = np.array(own[name], np.int64)
             whole[cells] = offsets(when, clock.base_ns)
             own[name] = whole.tolist()
         times.append(own)
-    drawn = heat_map(
-        [row.rank for row in ranks[0]], grid, late_ns, times[: len(ranks[0])], hrefs, clock, others
-    )
-    known = late_ns[late_ns > 0]
-    high = color_range(known)[1] if len(known) else 1.0
-    return drawn | {"low": 0.0, "high": high, "before": "late by ", "zero": "not the last"}
+    rows = [
+        heat_row(f"rank {result.rank}", href, own)
+        for result, href, own in zip(split.drawn, hrefs, times, strict=False)
+    ]
+    return heat_map(rows, grid, late_ns, clock, split.rest) | late_scale(late_ns, "not the last")
+
+
+def late_scale(late_ns: Float64, zero: str) -> dict[str, Any]:
+    """Return the scale of a map of lateness, and what stands in cells of ranks that were not."""
+    return _scale(late_ns[late_ns > 0]) | {"low": 0.0, "before": "late by ", "zero": zero}
+
+
+def _scale(values: Float64) -> dict[str, Any]:
+    low, high = color_range(values)
+    return {"low": low, "high": high, "before": "", "zero": ""}
 
 
 def _columns_of(result: BreakdownResult, grid: StepGrid, row: int, time_ns: Int64) -> Int64:
@@ -529,34 +514,20 @@ def _columns_of(result: BreakdownResult, grid: StepGrid, row: int, time_ns: Int6
     return np.where(is_inside, column, -1)
 
 
+def heat_row(title: str, href: str | None, times: Mapping[str, list[int]]) -> dict[str, Any]:
+    """Return a row for `heat_map`; empty times lead nowhere."""
+    return {"title": title, "href": href, "start_ns": [], "end_ns": [], **times}
+
+
 def heat_map(
-    ranks: Sequence[int],
-    grid: StepGrid,
-    length_ns: Float64,
-    times: Sequence[dict[str, list[int]]],
-    hrefs: Sequence[str | None],
-    clock: Clock,
-    others: str,
+    rows: Sequence[dict[str, Any]], grid: StepGrid, length_ns: Float64, clock: Clock, others: str
 ) -> dict[str, Any]:
-    """Return a row for each rank, and one of the median of others below them.
+    """Return a row for each of these ranks, and one of the median of others below them.
 
     The browser puts the time of a cell in the address of its rank.
     """
-    rows: list[dict[str, Any]] = [
-        {
-            "title": f"rank {rank}",
-            "href": href,
-            "length_ns": rounded(length_ns[row], 0),
-            **times[row],
-        }
-        for row, (rank, href) in enumerate(zip(ranks, hrefs, strict=True))
-    ]
-    if others:
-        middle = rounded(_medians(length_ns[len(ranks) :]), 0)
-        title = f"{others}, median"
-        rows.append(
-            {"title": title, "href": None, "length_ns": middle, "start_ns": [], "end_ns": []}
-        )
+    middle = heat_row(f"{others}, median", None, {})
+    lengths = [*length_ns[: len(rows)], *([_medians(length_ns[len(rows) :])] if others else [])]
     return {
         "kind": "heat",
         "axis": "step",
@@ -564,7 +535,10 @@ def heat_map(
         "color": BLUE,
         "step": grid.position.tolist(),
         "labels": grid.label,
-        "rows": rows,
+        "rows": [
+            row | {"length_ns": rounded(length, 0)}
+            for row, length in zip((*rows, middle), lengths, strict=False)
+        ],
     }
 
 

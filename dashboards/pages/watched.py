@@ -8,7 +8,7 @@ import numpy as np
 from dash import html
 
 from dashboards.clock import Clock
-from dashboards.pages.steps import MAX_BARS, StepGrid, color_range, heat_map
+from dashboards.pages.steps import MAX_BARS, StepGrid, heat_map, heat_row, late_scale
 from dashboards.widgets import components as ui
 from dashboards.widgets.charts import group_starts, plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
@@ -83,21 +83,13 @@ def _late(windows: Sequence[Window]) -> Component:
     rows = [*split.drawn, *split.others]
     nowhere = np.full((len(rows), len(starts)), -1)
     late_ns = most_ns[rows]
-    drawn = heat_map(
-        [numbers[row] for row in split.drawn],
-        StepGrid(last.astype(np.float64), labels, late_ns, nowhere, nowhere),
-        late_ns,
-        [{"start_ns": [], "end_ns": []}] * len(split.drawn),
-        [None] * len(split.drawn),
-        Clock(0),
-        counted(len(split.others), "other") if split.others else "",
-    )
-    known = late_ns[late_ns > 0]
-    ends = {"low": 0.0, "high": color_range(known)[1] if len(known) else 1.0}
+    grid = StepGrid(last.astype(np.float64), labels, late_ns, nowhere, nowhere)
+    drawn_rows = [heat_row(f"rank {numbers[row]}", None, {}) for row in split.drawn]
+    drawn = heat_map(drawn_rows, grid, late_ns, Clock(0), split.rest)
     notes = ("own time beyond the median of its peers, in a step", split.note("most of it"))
     chart = plots(
         "watched-heat",
-        drawn | ends | {"before": "late by ", "zero": "not late"},
+        drawn | late_scale(late_ns, "not late"),
         "how late each rank was, by rank and step",
     )
     return ui.card("Late ranks", chart, note="; ".join(filter(None, notes)))

@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 from dashboards import address as addresses
 from traceprof.errors import one_line
 from traceprof.findings import by_reason
-from traceprof.units import duration, ranks_text
+from traceprof.units import counted, duration, ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -251,6 +251,11 @@ class Split(Generic[Item]):
 
     drawn: list[Item]  # all ranks in their order; of many, only the worst, the worst first
     others: list[Item]  # those that are drawn together, in their order
+
+    @property
+    def rest(self) -> str:
+        """The name of those drawn together, such as `48 others`; empty if there are none."""
+        return counted(len(self.others), "other") if self.others else ""
 
     def note(self, subject: str) -> str:
         """Return which ranks are drawn, by a subject such as `the longest steps`."""

@@ -24,7 +24,7 @@ from traceprof.run.periods import about_periods
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text, three_digits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from dash.development.base_component import Component
 
@@ -69,12 +69,7 @@ def findings_card(view: View) -> Component | None:
     headline = view.analysis.result.headline
     if not groups or headline is None:
         return None
-    severities = [worst_of(group).severity for group in groups]
-    counts = ", ".join(
-        f"{severities.count(severity)} {severity}"
-        for severity in reversed(Severity)
-        if severity in severities
-    )
+    counts = by_severity(map(worst_of, groups))
     bars = html.Span(
         [
             f"bars: {view.unit}, {duration(headline.step_ns)}; ",
@@ -99,6 +94,13 @@ def findings_card(view: View) -> Component | None:
     notes += [] if view.address.chosen.has_range else _unowned(view)
     lines = [html.P(line, className="note") for line in notes]
     return html.Section([header, *cards, *lines], className="card findings")
+
+
+def by_severity(findings: Iterable[Finding]) -> str:
+    """Return how many findings there are of each severity: `2 high, 1 low`."""
+    severities = [finding.severity for finding in findings]
+    counts = {severity: severities.count(severity) for severity in reversed(Severity)}
+    return ", ".join(f"{count} {severity}" for severity, count in counts.items() if count)
 
 
 def _unowned(view: View) -> list[str]:
@@ -308,7 +310,7 @@ def _ranks(group: Sequence[Finding], view: View, judged: str) -> list[Component]
         shares = [100 * finding.impact_fraction for finding in split.others]
         rows.append(
             ui.row(
-                counted(len(split.others), "other"),
+                split.rest,
                 ui.number(f"{min(costs):.3f} to {max(costs):.3f}"),
                 ui.number(f"{min(shares):.1f} to {max(shares):.1f}"),
                 html.Td("choose ranks above to see theirs"),

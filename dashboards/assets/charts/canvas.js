@@ -42,10 +42,7 @@ export class CanvasChart {
     return 0;
   }
 
-  /**
-   * Draw everything.
-   * @param {CanvasRenderingContext2D} _context in pixels of the page
-   */
+  /** @param {CanvasRenderingContext2D} _context in pixels of the page */
   paint(_context) {}
 
   /**
@@ -78,7 +75,6 @@ export class CanvasChart {
   }
 
   /**
-   * The text of a place.
    * @param {Place} _place
    * @returns {string[]}
    */
@@ -94,10 +90,7 @@ export class CanvasChart {
     return false;
   }
 
-  /**
-   * Go where a place leads.
-   * @param {Place} _place
-   */
+  /** @param {Place} _place */
   go(_place) {}
 
   redraw() {

@@ -24,7 +24,6 @@ export function measuring() {
 }
 
 /**
- * The widest of some texts.
  * @param {CanvasRenderingContext2D} context
  * @param {string[]} texts
  */
@@ -131,7 +130,6 @@ export class CellsChart extends CanvasChart {
    * @override
    * @param {number} x
    * @param {number} y
-   * @returns {Cell | null}
    */
   placeAt(x, y) {
     const { left, top, columns, rows, rowHeight } = this.grid;

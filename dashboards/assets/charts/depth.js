@@ -15,7 +15,6 @@ const seconds = (/** @type {number[]} */ times) => times.map((time) => time / 1e
 const closed = (/** @type {number[]} */ values) => [...values, values.at(-1) ?? 0];
 
 /**
- * The text of a piece of time.
  * @param {DepthRow} row
  * @param {number} index of the piece
  */

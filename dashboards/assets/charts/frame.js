@@ -59,10 +59,7 @@ export function listenToKeys(root, act) {
   });
 }
 
-/**
- * A legend.
- * @param {(string | Node)[]} entries
- */
+/** @param {(string | Node)[]} entries */
 export const legend = (entries) =>
   make("ul", { class: "legend plot-legend" }, ...entries.map((inside) => make("li", {}, inside)));
 

@@ -35,7 +35,6 @@ export function scaleEnds({ rows, low, high }) {
 }
 
 /**
- * The text of a cell.
  * @param {Heat} drawn
  * @param {number} row
  * @param {number} column

@@ -91,7 +91,6 @@ const MARKS = {
 const glyphOf = (name) => MARKS[name].glyph;
 
 /**
- * Draw a mark.
  * @param {CanvasRenderingContext2D} context
  * @param {LaneMark} name
  * @param {Spot} spot

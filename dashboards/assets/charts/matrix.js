@@ -16,7 +16,6 @@ const MARGIN = 8; // on both sides of a text together
 const STRONGEST = 0.5; // strength of the colour from which text on it is light
 
 /**
- * The text of a cell.
  * @param {Matrix} drawn
  * @param {number} row
  * @param {number} column

@@ -100,7 +100,6 @@ export class Rows {
   }
 
   /**
-   * Add a row below the others.
    * @param {string} title
    * @param {uPlot.Options} options
    * @param {uPlot.AlignedData} data

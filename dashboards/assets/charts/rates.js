@@ -20,7 +20,6 @@ export function limits({ start, end, mean }) {
 const closed = (/** @type {RateRow["mean"]} */ values) => [...values, values.at(-1) ?? null];
 
 /**
- * The text of a piece.
  * @param {RateRow} row
  * @param {number} index of the piece
  */

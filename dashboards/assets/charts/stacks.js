@@ -19,7 +19,6 @@ const MAX_BAR = 160; // pixels: the widest bar, for runs of few steps
  * Sums from the bottom up to each part, without the parts that are left out.
  * @param {number[][]} parts
  * @param {Set<number>} without
- * @returns {number[][]}
  */
 export function stacked(parts, without) {
   /** @type {number[]} */
@@ -34,7 +33,6 @@ const highest = (/** @type {number[]} */ values) =>
   values.reduce((most, value) => Math.max(most, value), 0);
 
 /**
- * The text of a bar.
  * @param {StackRow} row
  * @param {number} index of the bar
  * @param {Stacks} drawn

@@ -117,7 +117,6 @@ export class TimeRows extends Rows {
 }
 
 /**
- * A dashed line at the limit of a row.
  * @param {uPlot} chart
  * @param {TimeRow} row
  */

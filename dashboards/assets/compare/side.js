@@ -13,7 +13,6 @@ import { Timeline } from "../timeline/timeline.js";
  * The rank and step in an address, such as `3.12`; else the side's own proposal.
  * @param {string | null} text
  * @param {Side} side
- * @returns {Choice}
  */
 export function chosenIn(text, side) {
   const [rank, step] = text === null ? [side.rank, side.step] : text.split(".").map(Number);
@@ -107,7 +106,6 @@ export class ComparedSide {
   }
 
   /**
-   * Mark what differs between the sides.
    * @param {Timeline} timeline
    * @param {{ rank: number, start: string, end: string }} place
    */

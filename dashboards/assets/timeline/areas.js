@@ -26,11 +26,9 @@ export class TimelineAreas {
   }
 
   /**
-   * The rows between two heights on the canvas, in a piece of time.
    * @param {number} from
    * @param {number} to
    * @param {Interval} interval
-   * @returns {Area}
    */
   #between(from, to, { start, end }) {
     const [top, bottom] = [Math.min(from, to), Math.max(from, to)];

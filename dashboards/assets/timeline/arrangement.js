@@ -61,7 +61,6 @@ export class Arrangement {
   /**
    * Tracks of a rank in the order in which they are to be shown: groups stay where they are.
    * @param {Track[]} tracks
-   * @returns {Track[]}
    */
   ordered(tracks) {
     if (!this.moved.length) return tracks;

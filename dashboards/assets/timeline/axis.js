@@ -15,7 +15,6 @@ const LABEL_PIXELS = 24; // half the width of a label
  * @param {View | null} view
  * @param {number} plotWidth
  * @param {boolean} isFromZero whether the clock is 0 where a step begins
- * @returns {Grid}
  */
 export function gridOf(view, plotWidth, isFromZero) {
   if (!view) return { list: [], anchor: null };
@@ -23,7 +22,6 @@ export function gridOf(view, plotWidth, isFromZero) {
 }
 
 /**
- * Draw grid lines over the rows.
  * @param {TimelinePainter} painter
  * @param {Grid} grid
  */
@@ -42,7 +40,6 @@ export function drawGrid(painter, grid) {
 }
 
 /**
- * Draw the axis over what is below it.
  * @param {TimelinePainter} painter
  * @param {Grid} grid
  * @param {State} state
@@ -82,7 +79,6 @@ export function drawAxis(painter, grid, state) {
 }
 
 /**
- * Draw where something begins that is searched for.
  * @param {TimelinePainter} painter
  * @param {Hits | null} hits
  */

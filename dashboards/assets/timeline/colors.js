@@ -23,11 +23,7 @@ export function shades(color, whites) {
   );
 }
 
-/**
- * Three shades by kind of row.
- * @param {Record<string, string>} colors
- * @returns {Record<string, string[]>}
- */
+/** @param {Record<string, string>} colors */
 export const shadesByKind = (colors) => Object.fromEntries(
   Object.entries(colors).map(([kind, color]) =>
     [kind, shades(color, kind === HATCHED ? HATCHED_WHITES : WHITES)]),

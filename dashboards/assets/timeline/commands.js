@@ -96,10 +96,7 @@ function arranged(timeline, said) {
 const nameOf = (/** @type {Timeline} */ timeline, /** @type {string} */ key) =>
   timeline.layout.rowOf(key)?.label ?? "row";
 
-/**
- * Pin a row to the top, or unpin it.
- * @param {Timeline} timeline
- */
+/** @param {Timeline} timeline */
 export function pinRow(timeline) {
   const row = rowOf(timeline);
   if (!row) return;
@@ -137,7 +134,6 @@ export function moveRow(timeline, places, given) {
 }
 
 /**
- * What the buttons around the canvas do.
  * @param {Timeline} timeline
  * @returns {Actions}
  */

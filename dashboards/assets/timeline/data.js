@@ -103,10 +103,7 @@ export class TimelineData {
     return this.#load(number, "gpu");
   }
 
-  /**
-   * All rows of a rank.
-   * @param {number} number
-   */
+  /** @param {number} number */
   loadHost(number) {
     return this.#load(number, "host");
   }

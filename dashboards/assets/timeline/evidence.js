@@ -4,11 +4,9 @@ import { holds } from "./view.js";
 /** @import { Band, Evidence, Flag, RankRows, Row, View } from "./types.d.ts" */
 
 /**
- * Flags of all evidence of the ranks that are open.
  * @param {Set<number>} opened
  * @param {Map<number, RankRows>} ranks
  * @param {(Evidence & { rank: number }) | null} shown the one that is selected
- * @returns {Flag[]}
  */
 export function flagsOf(opened, ranks, shown) {
   const isChosen = (/** @type {Evidence} */ { number, evidence }) =>
@@ -36,7 +34,6 @@ export function namedEvidence(evidence, finding, index, view) {
  * @param {Flag[]} flags
  * @param {Row[]} rows
  * @param {Evidence | null} shown
- * @returns {Band[]}
  */
 export const bandsOf = (flags, rows, shown) =>
   flags.filter((flag) => flag.number === shown?.number).map((flag) => {

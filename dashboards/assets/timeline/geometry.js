@@ -46,7 +46,6 @@ export function flagSpan(flag, x) {
 }
 
 /**
- * The flag at a place on the axis, or null.
  * @param {Flag[]} flags
  * @param {(time: number) => number} x
  * @param {number} pointerX

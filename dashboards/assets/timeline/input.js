@@ -23,10 +23,7 @@ const TYPING_MS = 200; // after the last letter
 const isText = (element) =>
   element instanceof Element && element.closest("input, textarea, select, [contenteditable]");
 
-/**
- * Connect a timeline to mouse, keys and its search field.
- * @param {Timeline} timeline
- */
+/** @param {Timeline} timeline */
 export function listenToInput(timeline) {
   listenToWheel(timeline);
   listenToDrags(timeline);
@@ -116,7 +113,6 @@ function listenToDrags(timeline) {
 }
 
 /**
- * One move of the mouse during a drag.
  * @param {Timeline} timeline
  * @param {Drag} drag
  * @param {number} x

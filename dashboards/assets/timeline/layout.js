@@ -69,10 +69,7 @@ export class TimelineLayout {
     timeline.refresh();
   }
 
-  /**
-   * Whether only GPU rows of a rank are shown at first.
-   * @param {number} number
-   */
+  /** @param {number} number */
   #hidesHost(number) {
     return this.compares || this.gpuOnly.has(number);
   }
@@ -211,7 +208,6 @@ export class TimelineLayout {
    * The row of a track; if that is folded, the row of its group.
    * @param {string} key
    * @param {boolean} [isInPlace] whether the row is wanted that is not on top
-   * @returns {Row | undefined}
    */
   rowOf(key, isInPlace = false) {
     return this.rows.find((row) => !(isInPlace && row.pinned) && (row.track
@@ -225,10 +221,7 @@ export class TimelineLayout {
       !row.folded).map((row) => row.number);
   }
 
-  /**
-   * Fold a group, or unfold it.
-   * @param {Row} group
-   */
+  /** @param {Row} group */
   fold(group) {
     if (group.key) this.folds.set(group.key, !group.folded);
   }

@@ -90,7 +90,6 @@ export function eventsContent(area, { count, events }, nameOf, actions) {
 }
 
 /**
- * The text of a member.
  * @param {Collective} collective
  * @param {number} index of the member
  */

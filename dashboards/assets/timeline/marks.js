@@ -11,7 +11,6 @@ const MIN_NAMED = 20; // room for a name
 /**
  * The marks of a tile, from left to right: `text` stands beside it.
  * @param {Tile} tile
- * @returns {{ time: number, text: string, count: number }[]}
  */
 export function symbolsOf(tile) {
   const unit = tile.span / tile.columns;

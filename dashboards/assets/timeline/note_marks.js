@@ -14,10 +14,8 @@ const [TOP, WIDTH, HEIGHT] = [2, 8, 7]; // of a pennant
 const NEAR = 3; // reach of the pointer around it
 
 /**
- * Marks of notes on views of a timeline.
  * @param {Note[]} notes
  * @param {(time: string) => number} toOffset from a time of the run to one of the timeline
- * @returns {NoteMark[]}
  */
 export function marksOf(notes, toOffset) {
   return notes.flatMap(({ href, text, where }) => {
@@ -93,7 +91,6 @@ export class TimelineNotes {
   }
 
   /**
-   * The mark under the pointer, or null.
    * @param {number} x
    * @param {number} y
    */

@@ -32,7 +32,6 @@ export function drawBands(painter, bands) {
 const intervalOf = ({ row, begin, length }) => ({ row, start: begin, end: begin + length });
 
 /**
- * Draw frames around the event under the pointer, the selection, and its links.
  * @param {TimelinePainter} painter
  * @param {State} state
  */

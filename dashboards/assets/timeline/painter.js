@@ -83,10 +83,7 @@ export class TimelinePainter {
     return Math.max(this.width - GUTTER, 1);
   }
 
-  /**
-   * A length of time in pixels.
-   * @param {number} ns
-   */
+  /** @param {number} ns */
   lengthOf(ns) {
     return (ns / this.view.span) * this.plotWidth;
   }
@@ -96,10 +93,7 @@ export class TimelinePainter {
     return timeAt(x, this.view, this.plotWidth);
   }
 
-  /**
-   * state: see timeline.js, which makes it.
-   * @param {State} state
-   */
+  /** @param {State} state */
   draw(state) {
     const { context, theme, width, height } = this;
     const ratio = window.devicePixelRatio || 1;
@@ -131,7 +125,6 @@ export class TimelinePainter {
   }
 
   /**
-   * Paint inside of a rectangle only.
    * @param {number} x
    * @param {number} y
    * @param {number} width

@@ -239,10 +239,7 @@ export class TimelinePanel {
       ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
   }
 
-  /**
-   * matches: the server's answer to a search.
-   * @param {Matches} matches
-   */
+  /** @param {Matches} matches */
   showMatches(matches) {
     const { count, next, names, num_names: numNames } = matches;
     const said = next ? `${grouped(next.number)} of ${grouped(count)}` : "nothing is found";

@@ -18,10 +18,8 @@ const UNDERLINE = 4; // pixels
 const GREY = "step"; // the kind of row that has the colour of delays
 
 /**
- * The parts of the server's answer that are drawn.
  * @param {KnownPath} reply
  * @param {(time: string) => number} toOffset
- * @returns {StepPath}
  */
 export function pathOf(reply, toOffset) {
   const parts = reply.parts.map((part) => ({ ...part, begin: toOffset(part.start) }));
@@ -64,10 +62,7 @@ export class TimelinePath {
     }
   }
 
-  /**
-   * Apply the address.
-   * @param {string | null} step
-   */
+  /** @param {string | null} step */
   restore(step) {
     if (step === this.step) this.describe();
     else if (step === null) this.forget();

@@ -36,7 +36,6 @@ export class TimelinePointer {
    * The row at a place, and the event (with its id) or block there.
    * @param {number} x
    * @param {number} y
-   * @returns {{ row?: Row, hit?: Hit }}
    */
   #hit(x, y) {
     const { timeline } = this;
@@ -56,7 +55,6 @@ export class TimelinePointer {
   }
 
   /**
-   * The part of the critical path at a place of its row.
    * @param {Row | undefined} row
    * @param {number} x
    */
@@ -66,7 +64,6 @@ export class TimelinePointer {
   }
 
   /**
-   * What is known of all ranks at a place of their row.
    * @param {Row | undefined} row
    * @param {number} x
    */
@@ -77,7 +74,6 @@ export class TimelinePointer {
   }
 
   /**
-   * The flag of a finding on the axis.
    * @param {number} x
    * @param {number} y
    */
@@ -184,17 +180,11 @@ export class TimelinePointer {
   }
 }
 
-/**
- * The tooltip of a part of the critical path.
- * @param {PathPart} part
- */
+/** @param {PathPart} part */
 export const partLines = ({ name, kind, length, rank }) =>
   [name, `${duration(length)} · ${kind} · rank ${rank}`, "on the critical path"];
 
-/**
- * The tooltip of an event.
- * @param {EventDetails} event
- */
+/** @param {EventDetails} event */
 export function eventLines(event) {
   const facts = event.facts.slice(0, MAX_FACTS).map(([name, value]) => `${name}: ${value}`);
   const what = event.kind === "marks" ? "mark" : duration(event.length);

@@ -16,10 +16,7 @@ const written = (/** @type {any} */ value) => {
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 };
 
-/**
- * The events of a list as CSV.
- * @param {Found} found
- */
+/** @param {Found} found */
 export function csvOf({ events }) {
   const columns = [...FOUND, /** @type {const} */ ("id")];
   const heads = columns.map((column) => /** @type {Record<string, string>} */ (UNITS)[column] ?? column);
@@ -125,10 +122,7 @@ export class TimelineSearch {
     names.hidden ||= isHidden;
   }
 
-  /**
-   * Select the next or the previous match.
-   * @param {"next" | "previous"} direction
-   */
+  /** @param {"next" | "previous"} direction */
   async go(direction) {
     const { panel, selected } = this.timeline;
     const matches = await this.#ask(direction, selected?.id);

@@ -6,9 +6,7 @@ const STEP = 24; // pixels, of an arrow key
 const MIN = 60;
 const KEPT = "traceprof-panel"; // under which this tab remembers the height
 
-/**
- * @param {HTMLElement} panel below the edge
- */
+/** @param {HTMLElement} panel below the edge */
 export function splitter(panel) {
   const edge = make("div", {
     class: "timeline-splitter", role: "separator", tabindex: 0, "aria-orientation": "horizontal",

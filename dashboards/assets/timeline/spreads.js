@@ -12,7 +12,6 @@ const SPREAD = 0.4; // how opaque it is
 /**
  * @param {SpreadReply[]} replies
  * @param {(time: string) => number} toOffset
- * @returns {Spread[]}
  */
 export const spreadsOf = (replies, toOffset) =>
   replies.map((reply) => ({ ...reply, begin: toOffset(reply.start), stop: toOffset(reply.end) }));
@@ -26,10 +25,7 @@ export const spreadsOf = (replies, toOffset) =>
 export const spreadAt = (spreads, time, near) =>
   spreads.findLast(({ begin, stop }) => begin - near <= time && time <= stop + near);
 
-/**
- * What is said of one.
- * @param {Spread} spread
- */
+/** @param {Spread} spread */
 export function spreadLines({ name, least, median, most, rank, late }) {
   const isStep = least > 0;
   const said = isStep

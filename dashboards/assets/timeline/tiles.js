@@ -26,7 +26,6 @@ export function requestFor(view, columns) {
  * @param {{ start: number, end: number }} request
  * @param {View} view
  * @param {number} columns
- * @returns {Tile}
  */
 export function decoded(reply, { start, end }, view, columns) {
   let column = 0;
@@ -52,7 +51,6 @@ export function isFresh(tile, view, columns) {
  * @param {Tile} tile
  * @param {number} offset
  * @param {number} near
- * @returns {{ index: number, distance: number } | null}
  */
 function nearest(tile, offset, near) {
   /** @type {{ index: number, distance: number } | null} */
@@ -71,7 +69,6 @@ function nearest(tile, offset, near) {
  * @param {Tile} tile
  * @param {number} time
  * @param {number} near
- * @returns {Shown | null}
  */
 export function shownAt(tile, time, near) {
   const offset = time - tile.start;

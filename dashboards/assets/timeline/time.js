@@ -75,7 +75,6 @@ export function seconds(ns, decimals = 9) {
 /**
  * The distance of grid lines: 1, 2 or 5 times a power of ten, at least `minimum` ns.
  * @param {number} minimum
- * @returns {number}
  */
 export function tickStep(minimum) {
   const power = 10 ** Math.floor(Math.log10(Math.max(minimum, 1)));
@@ -89,7 +88,6 @@ export function tickStep(minimum) {
  * @param {number} start
  * @param {number} span
  * @param {number} minimum
- * @returns {Grid}
  */
 export function ticks(start, span, minimum) {
   const step = tickStep(minimum);
@@ -113,7 +111,6 @@ export function ticks(start, span, minimum) {
  * @param {number} start
  * @param {number} span
  * @param {number} minimum
- * @returns {Grid}
  */
 export function ticksFromZero(start, span, minimum) {
   const grid = ticks(start, span, minimum);

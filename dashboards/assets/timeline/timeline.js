@@ -373,7 +373,6 @@ export class Timeline {
   }
 
   /**
-   * All evidence of a finding on a rank.
    * @param {number} rank
    * @param {Evidence} evidence
    */

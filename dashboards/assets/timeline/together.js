@@ -89,7 +89,6 @@ export class TimelineTogether {
   /**
    * A collective by one of its kernels, with the rows of its ranks; null where it is not known.
    * @param {string} id
-   * @returns {Promise<Together | null>}
    */
   async #read(id) {
     const { timeline } = this;

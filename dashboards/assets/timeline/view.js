@@ -13,7 +13,6 @@ const MIN_PIXELS = 3; // of an event that can be seen
  * The view inside of the extent; in the middle of one that is shorter than any view.
  * @param {View} view
  * @param {Interval} extent
- * @returns {View}
  */
 export function clamped({ start, span }, extent) {
   const length = extent.end - extent.start;
@@ -28,7 +27,6 @@ export function clamped({ start, span }, extent) {
  * @param {number} factor
  * @param {number} at
  * @param {Interval} extent
- * @returns {View}
  */
 export function zoomed({ start, span }, factor, at, extent) {
   const wide = clamped({ start, span: span * factor }, extent).span;
@@ -36,10 +34,8 @@ export function zoomed({ start, span }, factor, at, extent) {
 }
 
 /**
- * The view moved by a share of itself.
  * @param {View} view
  * @param {number} share
- * @returns {View}
  */
 export const panned = ({ start, span }, share) => ({ start: start + share * span, span });
 
@@ -48,7 +44,6 @@ export const panned = ({ start, span }, share) => ({ start: start + share * span
  * @param {number} start
  * @param {number} end
  * @param {number} [share]
- * @returns {View}
  */
 export function framed(start, end, share = FRAMED) {
   const span = Math.max(end - start, MIN_SPAN) / share;
@@ -56,10 +51,8 @@ export function framed(start, end, share = FRAMED) {
 }
 
 /**
- * The view with a time in its middle.
  * @param {View} view
  * @param {number} time
- * @returns {View}
  */
 export const centered = ({ span }, time) => ({ start: time - span / 2, span });
 
@@ -77,7 +70,6 @@ export const holds = (view, { start, end }) =>
  * @param {View} view
  * @param {Interval} interval
  * @param {number} width
- * @returns {View | null}
  */
 export function bringingIn(view, interval, width) {
   const { start, end } = interval;
@@ -87,11 +79,7 @@ export function bringingIn(view, interval, width) {
   return centered(view, (start + end) / 2);
 }
 
-/**
- * The extent of those that have one.
- * @param {({ start?: number, end?: number } | undefined)[]} ranks
- * @returns {Interval}
- */
+/** @param {({ start?: number, end?: number } | undefined)[]} ranks */
 export function extentOf(ranks) {
   const known = ranks.flatMap((rank) =>
     (rank?.start === undefined || rank.end === undefined ? [] : [{ start: rank.start, end: rank.end }]));
@@ -114,7 +102,6 @@ export class ViewHistory {
   }
 
   /**
-   * Note a view that is left.
    * @param {View} view
    * @param {number} now ms
    * @param {boolean} jump whether it is left at once, not by moving

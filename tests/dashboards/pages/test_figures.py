@@ -30,6 +30,7 @@ from dashboards.pages.steps import color_range
 from dashboards.server.app import _page, create_app
 from dashboards.view import View
 from dashboards.widgets.charts import MAX_POINTS, covered_share, envelope, group_starts, shortened
+from dashboards.widgets.components import Split
 from dashboards.widgets.findings import DRAWING
 from tests.support.builders import TraceBuilder
 from tests.support.dashboard import charts, components, named, text
@@ -103,7 +104,7 @@ def test_bars_of_steps_add_up(analysis: Analysis) -> None:
         assert total.tolist() == [step["window_ns"] for step in steps_of_rank]
         for field in (*fields, "start_ns", "end_ns"):
             assert row[field] == [step[field] for step in steps_of_rank]
-    heat = step_figures.heat(results, step_figures.step_grid(results), hrefs, Clock(0))
+    heat = step_figures.heat(Split(results, []), step_figures.step_grid(results), hrefs, Clock(0))
     times = {
         (rank.rank, number): time
         for rank, row in zip(results, heat["rows"], strict=True)
@@ -255,7 +256,7 @@ def test_a_grid_of_many_ranks_has_fewer_columns() -> None:
     assert grid.longest_ns.size <= 48_000
     assert np.nanmax(grid.longest_ns) == 5000
     hrefs = [f"/timeline?rank={rank}" for rank in range(512)]
-    drawn = step_figures.heat(results, grid, hrefs, Clock(0))
+    drawn = step_figures.heat(Split(results, []), grid, hrefs, Clock(0))
     assert len(gzip.compress(json.dumps(drawn).encode(), 4)) < 300_000
 
 
