@@ -3,7 +3,7 @@
 import { AXIS } from "./geometry.js";
 import { areaContent, eventsContent } from "./lists.js";
 /** @import { Timeline } from "./timeline.js" */
-/** @import { Actions, Area, Interval } from "./types.d.ts" */
+/** @import { Area, Interval } from "./types.d.ts" */
 
 const MAX_ROWS = 200; // most rows of one request
 const NO_AREA = new Set(["step", "sample"]); // sources of rows without countable events
@@ -80,13 +80,13 @@ export class TimelineAreas {
 
   /**
    * @template Answer
-   * @param {(area: Area, answer: Answer, nameOf: (key: string) => string, actions: Actions) => HTMLElement[]} content
+   * @param {(area: Area, answer: Answer, nameOf: (key: string) => string, timeline: Timeline) => HTMLElement[]} content
    * @param {Area} area
    * @param {Answer} answer
    */
   #put(content, area, answer) {
     const { panel } = this.timeline;
-    panel.show(...content(area, answer, (key) => this.#nameOf(key), panel.actions));
+    panel.show(...content(area, answer, (key) => this.#nameOf(key), this.timeline));
   }
 
   /**

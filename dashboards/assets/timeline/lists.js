@@ -2,7 +2,8 @@
 // The panel's lists: an area, its events, and a collective on all of its ranks.
 import { button, make } from "../elements.js";
 import { counted, duration, grouped, seconds, sizeText } from "./time.js";
-/** @import { Actions, Area, Block, Collective, Found, FoundEvent, Listed, Statistics, StepPath, Summary, Together } from "./types.d.ts" */
+/** @import { Timeline } from "./timeline.js" */
+/** @import { Area, Block, Collective, Found, FoundEvent, Listed, Statistics, StepPath, Summary, Together } from "./types.d.ts" */
 /** @typedef {{ ordered(column: number): "ascending" | "descending" | null, use(column: number): void }} Sorting */
 
 const MAX_PARTS = 30; // of a critical path, that are listed
@@ -46,17 +47,17 @@ const percent = (/** @type {number} */ share) => `${(100 * share).toFixed(1)} %`
  * @param {Area} area
  * @param {Statistics} statistics
  * @param {(key: string) => string} nameOf of a row
- * @param {Actions} actions
+ * @param {Timeline} timeline
  */
-export function areaContent(area, { count, names, rows, num_names: numNames }, nameOf, actions) {
+export function areaContent(area, { count, names, rows, num_names: numNames }, nameOf, timeline) {
   const length = area.end - area.start;
   const rest = numNames - names.length;
   return [
     make("header", {},
       make("h2", {}, `${counted(count, "event")} in ${duration(length)}`),
       make("span", { class: "note" }, `on ${counted(rows.length, "row")}`),
-      button("zoom", "zoom to this area", () => actions.frame(area)),
-      button("events", "list these events (E)", actions.events)),
+      button("zoom", "zoom to this area", () => timeline.frame(area.start, area.end, 1)),
+      button("events", "list these events (E)", () => timeline.areas.list())),
     make("div", { class: "timeline-tables" },
       table("what ran, by name", ["name", "of", "events", "time together", "share", "longest"],
         names.map((entry) => [entry.name, SOURCES[entry.source] ?? entry.source, grouped(entry.count),
@@ -73,17 +74,17 @@ export function areaContent(area, { count, names, rows, num_names: numNames }, n
  * @param {Area} area
  * @param {Listed} listed
  * @param {(key: string) => string} nameOf of a row
- * @param {Actions} actions
+ * @param {Timeline} timeline
  */
-export function eventsContent(area, { count, events }, nameOf, actions) {
+export function eventsContent(area, { count, events }, nameOf, timeline) {
   const shown = events.length < count ? `the first ${grouped(events.length)} of them` : "all of them";
   return [
     make("header", {},
       make("h2", {}, `${counted(count, "event")} in ${duration(area.end - area.start)}`),
       make("span", { class: "note" }, shown),
-      button("statistics", "what ran, by name (T)", actions.area)),
+      button("statistics", "what ran, by name (T)", () => timeline.areas.statistics())),
     table("events", ["event", "row", "start", "duration"], events.map((event) => [
-      button(event.label, `select ${event.label}`, () => actions.select(event.id)),
+      button(event.label, `select ${event.label}`, () => timeline.select(event.id, { go: true })),
       nameOf(event.row), `${grouped(event.start)} ns`, event.id.includes(".mark.") ? "–" : time(event.duration),
     ])),
   ];
@@ -102,9 +103,9 @@ export function memberText({ last, members }, index) {
 
 /**
  * @param {Together} together
- * @param {Actions} actions
+ * @param {Timeline} timeline
  */
-export function collectiveContent(together, actions) {
+export function collectiveContent(together, timeline) {
   const { operation, group, last, members, num_members: numMembers } = together;
   const said = last === null ? "who came last is not known" : `rank ${last} came last`;
   return [
@@ -112,7 +113,7 @@ export function collectiveContent(together, actions) {
       make("span", { class: "note" }, group ? `${group} · ${said}` : said)),
     table("its ranks", ["rank", "start", "duration", "wait"], members.map((member, index) => [
       button(`rank ${member.rank}`, `select the kernel of rank ${member.rank}`,
-        () => actions.select(member.id)),
+        () => timeline.select(member.id, { go: true })),
       seconds(member.begin), duration(member.length), memberText(together, index),
     ])),
   ];
@@ -128,9 +129,9 @@ export const sharesText = ({ kinds, length }) =>
 /**
  * The critical path of steps, the longest parts first.
  * @param {StepPath} path
- * @param {Actions} actions
+ * @param {Timeline} timeline
  */
-export function pathContent(path, actions) {
+export function pathContent(path, timeline) {
   const { step, rank, length, numParts, parts } = path;
   const longest = parts.toSorted((one, other) => other.length - one.length).slice(0, MAX_PARTS);
   const steps = step.includes("-") ? `steps ${step.replace("-", " to ")}` : `step ${step}`;
@@ -140,11 +141,11 @@ export function pathContent(path, actions) {
       make("h2", {}, `Critical path of ${whose}: ${duration(length)}`),
       make("span", { class: "note" }, `on rank ${rank} · what its end waited for: to shorten`
         + " anything else gains nothing"),
-      button("close", "draw the critical path no more (K)", actions.path)),
+      button("close", "draw the critical path no more (K)", () => timeline.path.toggle())),
     make("p", {}, `${sharesText(path)}.`),
     table(`the longest of its ${grouped(numParts)} parts`,
       ["part", "kind", "rank", "start", "duration", "share"], longest.map((part) => [
-        button(part.name, `show ${part.name}`, () => actions.part(part)), part.kind,
+        button(part.name, `show ${part.name}`, () => timeline.path.choose(part)), part.kind,
         String(part.rank), seconds(part.begin), duration(part.length),
         percent(part.length / Math.max(length, 1))])),
   ];
@@ -154,9 +155,9 @@ export function pathContent(path, actions) {
  * Many events in a piece of a row: which take most of its time, or what was sampled.
  * @param {Block} block
  * @param {Summary} summary
- * @param {Actions} actions
+ * @param {Timeline} timeline
  */
-export function blockContent({ start, end, share }, summary, actions) {
+export function blockContent({ start, end, share }, summary, timeline) {
   const { count, names, num_names: numNames, said } = summary;
   const length = duration(end - start);
   if (said) return [make("p", { class: "note" }, `${said.join("; ")}; in ${length}`)];
@@ -166,7 +167,7 @@ export function blockContent({ start, end, share }, summary, actions) {
     make("header", {}, make("h2", {}, counted(count, "event")),
       make("span", { class: "note" },
         `in ${length}${hasLength ? `, ${(share / 10).toFixed(1)} % covered` : ""}`),
-      button("zoom in", "zoom to these events", actions.fit)),
+      button("zoom in", "zoom to these events", () => timeline.fit())),
     table("names", ["name", "events", ...(hasLength ? ["time together", "longest"] : [])],
       names.map((name) => [name.name, grouped(name.count),
         ...(hasLength ? [time(name.total), time(name.longest)] : [])])),
@@ -187,13 +188,13 @@ const LARGEST_FIRST = new Set(["duration", "bytes"]);
  * @param {string} order
  * @param {string | undefined} selected the id of an event
  * @param {(time: string) => number} toOffset
- * @param {Actions} actions
+ * @param {Timeline} timeline
  */
-export function foundContent({ count, events, is_all: isAll }, order, selected, toOffset, actions) {
+export function foundContent({ count, events, is_all: isAll }, order, selected, toOffset, timeline) {
   if (!count && isAll) return [make("p", { class: "note" }, "Nothing is found.")];
   const column = order.replace("-", "");
   const rows = events.map((event) => {
-    const shown = button(event.name, `select ${event.name}`, () => actions.choose(event.id));
+    const shown = button(event.name, `select ${event.name}`, () => timeline.search.choose(event.id));
     if (event.id === selected) shown.setAttribute("aria-current", "true");
     return [shown, known(event.duration, duration), String(event.rank), known(event.step, String),
       known(event.bytes, sizeText), seconds(toOffset(event.start)), known(event.place, String)];
@@ -203,7 +204,7 @@ export function foundContent({ count, events, is_all: isAll }, order, selected, 
     ordered: (at) => (FOUND[at] === column ? (order === column ? "ascending" : "descending") : null),
     use: (at) => {
       const isReversed = FOUND[at] === column ? order === column : LARGEST_FIRST.has(FOUND[at]);
-      actions.list(`${isReversed ? "-" : ""}${FOUND[at]}`);
+      timeline.search.list(`${isReversed ? "-" : ""}${FOUND[at]}`);
     },
   };
   const shown = events.length < count ? `the first ${grouped(events.length)} of them` : "all of them";
@@ -211,7 +212,7 @@ export function foundContent({ count, events, is_all: isAll }, order, selected, 
     make("header", {},
       make("h2", {}, counted(count, "event")),
       make("span", { class: "note" }, isAll ? shown : `${shown} so far: reading calls and ranges …`),
-      button("save as CSV", "save the list as CSV", actions.save)),
+      button("save as CSV", "save the list as CSV", () => timeline.search.save())),
     table("what is found", HEADS, rows, sorting),
   ];
 }

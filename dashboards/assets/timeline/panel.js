@@ -2,11 +2,14 @@
 // The parts of the timeline around its canvas: the bar above, the panel below, the tooltip.
 // All text goes in through textContent: names are data, never markup.
 import { Note, button, make } from "../elements.js";
+import { showCard } from "../navigation.js";
+import { follow, goToNamesake, showCollective, showHidden } from "./commands.js";
 import { blockContent } from "./lists.js";
 import { splitter } from "./splitter.js";
 import { exactly, grouped, seconds } from "./time.js";
 
-/** @import { Actions, Block, EventDetails, Evidence, FindingBrief, Matches, Summary } from "./types.d.ts" */
+/** @import { Timeline } from "./timeline.js" */
+/** @import { Block, EventDetails, Evidence, FindingBrief, Matches, Summary } from "./types.d.ts" */
 
 /** @type {Record<string, string>} */
 const TEXTS = { compute: "all compute", copy: "copies", host: "API calls", nvtx: "ranges", other: "other kernels", place: "places" };
@@ -39,16 +42,14 @@ const keysOf = (isLinked) => (isLinked
 
 export class TimelinePanel {
   /**
-   * actions: what buttons do; see timeline.js.
-   * @param {HTMLElement} root
-   * @param {Record<string, string>} colors
-   * @param {Actions} actions
+   * @param {Timeline} timeline that it is of
    * @param {boolean} isLinked whether it is one of several that move together
    */
-  constructor(root, colors, actions, isLinked) {
-    this.actions = actions;
+  constructor(timeline, isLinked) {
+    this.timeline = timeline;
     this.isLinked = isLinked;
     this.allKeys = false;
+    const whole = isLinked ? "step" : "run";
     this.query = make("input", {
       type: "search", placeholder: "search by name", "aria-label": "search by name",
       maxlength: 4000, spellcheck: "false",
@@ -57,9 +58,9 @@ export class TimelinePanel {
     });
     this.matches = make("span", { class: "note", role: "status" });
     this.folded = make("ul", { class: "unseen", "aria-label": "folded ranks, in the time in view" });
-    this.hidden = make("button", { type: "button", hidden: "", onclick: actions.showHidden });
+    this.hidden = make("button", { type: "button", hidden: "", onclick: () => showHidden(timeline) });
     this.names = make("ul", { class: "timeline-names", hidden: "" });
-    this.legend = legendOf(colors);
+    this.legend = legendOf(timeline.colors);
     this.canvas = make("canvas", {
       tabindex: 0, role: "application",
       "aria-label": `timeline; ${keysOf(isLinked).map(([key, what]) => `${key}: ${what}`).join("; ")}`,
@@ -69,29 +70,28 @@ export class TimelinePanel {
     this.detail = make("section", {
       class: "timeline-detail", "aria-live": "polite", "aria-label": "selection",
     });
-    root.replaceChildren(
+    timeline.root.replaceChildren(
       make("div", { class: "timeline-bar" },
         make("div", { class: "timeline-search", role: "search" }, this.query, this.names),
-        button("‹", "previous match (P)", () => actions.search("previous")),
-        button("›", "next match (N)", () => actions.search("next")),
-        button("list", "all matches in a list (L)", actions.list),
+        button("‹", "previous match (P)", () => timeline.search.go("previous")),
+        button("›", "next match (N)", () => timeline.search.go("next")),
+        button("list", "all matches in a list (L)", () => timeline.search.list()),
         this.matches,
         make("ul", { class: "legend" }, ...this.legend),
         this.hidden,
-        button("statistics", "what ran in the area or in the view, by name (T)", actions.area),
-        button("events", "the events in the area or in the view, one by one (E)", actions.events),
+        button("statistics", "what ran in the area or in the view, by name (T)", () => timeline.areas.statistics()),
+        button("events", "the events in the area or in the view, one by one (E)", () => timeline.areas.list()),
         ...(isLinked ? [] :
-          [button("critical path", "what the end of the steps in view waited for (K)", actions.path)]),
-        button("back", "back to the view before (B)", actions.back),
-        button("−", "zoom out (S)", () => actions.zoom(2)),
-        button("+", "zoom in (W)", () => actions.zoom(0.5)),
-        button("fit", "fit the selection (F)", actions.fit),
-        isLinked ? button("whole step", "show the whole step (Home)", actions.home)
-          : button("whole run", "show the whole run (Home)", actions.home),
+          [button("critical path", "what the end of the steps in view waited for (K)", () => timeline.path.toggle())]),
+        button("back", "back to the view before (B)", () => timeline.back()),
+        button("−", "zoom out (S)", () => timeline.zoom(2)),
+        button("+", "zoom in (W)", () => timeline.zoom(0.5)),
+        button("fit", "fit the selection (F)", () => timeline.fit()),
+        button(`whole ${whole}`, `show the whole ${whole} (Home)`, () => timeline.home()),
       ),
       this.scroller, splitter(this.detail), this.detail, this.folded,
     );
-    this.note = new Note(root);
+    this.note = new Note(timeline.root);
   }
 
   /** @param {...HTMLElement} inside */
@@ -176,14 +176,14 @@ export class TimelinePanel {
     ];
     const links = event.links.map((other) =>
       button(`${other.relation} ${other.label}`,
-        `show both, and select ${other.label}`, () => this.actions.follow(other)));
+        `show both, and select ${other.label}`, () => follow(this.timeline, other)));
     const together = event.kind === "communication" && event.id.includes(".op.") && !this.isLinked
-      ? [button("on all ranks", "show this collective on all of its ranks (C)", this.actions.collective)]
+      ? [button("on all ranks", "show this collective on all of its ranks (C)", () => showCollective(this.timeline))]
       : [];
     this.show(
       make("header", {}, this.#swatch(event.category ?? event.kind), make("h2", {}, event.label), ...together,
-        button("fit", "fit the selection (F)", this.actions.fit),
-        button("next of this name", "the next one of this name on this rank (O)", this.actions.namesake),
+        button("fit", "fit the selection (F)", () => this.timeline.fit()),
+        button("next of this name", "the next one of this name on this rank (O)", () => goToNamesake(this.timeline, "next")),
         ...links),
       this.#facts(facts),
       ...(event.name === event.label ? [] : [make("code", {}, event.name)]),
@@ -195,7 +195,7 @@ export class TimelinePanel {
    * @param {Summary} summary
    */
   showBlock(block, summary) {
-    this.show(...blockContent(block, summary, this.actions));
+    this.show(...blockContent(block, summary, this.timeline));
   }
 
   /**
@@ -208,7 +208,7 @@ export class TimelinePanel {
   showEvidence(rank, evidence, index, { title, advice, gain }) {
     const { finding, severity, label, start, end } = evidence[index];
     const others = evidence.map((interval, number) => {
-      const show = () => this.actions.evidence(rank, interval);
+      const show = () => this.timeline.showEvidence(rank, interval);
       const numbered = button(String(number + 1), interval.label, show);
       if (number === index) numbered.setAttribute("aria-current", "true");
       return numbered;
@@ -216,8 +216,8 @@ export class TimelinePanel {
     this.show(
       make("header", {}, make("span", { class: `severity ${severity}` }, severity),
         make("h2", {}, finding), make("span", { class: "note" }, `rank ${rank} · evidence`),
-        ...others, button("fit", "fit the selection (F)", this.actions.fit),
-        ...(title ? [button("to its card", `show ${finding} on the overview`, () => this.actions.card(finding))] : [])),
+        ...others, button("fit", "fit the selection (F)", () => this.timeline.fit()),
+        ...(title ? [button("to its card", `show ${finding} on the overview`, () => showCard(finding))] : [])),
       make("p", {}, label),
       this.#facts([["start", seconds(start)], ["duration", exactly(end - start)]]),
       make("p", { class: "note" }, [title, gain].filter(Boolean).join("; ")),
@@ -229,7 +229,7 @@ export class TimelinePanel {
   /** @param {string} kind */
   #swatch(kind) {
     const swatch = make("span", { class: `swatch ${kind}` });
-    swatch.style.backgroundColor = this.actions.color(kind);
+    swatch.style.backgroundColor = this.timeline.colors[kind] ?? "";
     return swatch;
   }
 
@@ -247,7 +247,7 @@ export class TimelinePanel {
     this.matches.textContent = matches.is_all ? said : `${soFar}: reading calls and ranges …`;
     const listed = names.map((name) =>
       make("li", {}, make("button", {
-        type: "button", title: name.label, onclick: () => this.actions.searchFor(name.label),
+        type: "button", title: name.label, onclick: () => this.timeline.search.goTo(name.label),
       }, name.label), make("span", { class: "note" }, grouped(name.count))));
     const rest = numNames - listed.length;
     if (rest > 0) listed.push(make("li", { class: "note" }, `${grouped(rest)} more names`));

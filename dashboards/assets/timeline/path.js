@@ -126,7 +126,7 @@ export class TimelinePath {
 
   // Show again what it is made of.
   describe() {
-    if (this.shown) this.timeline.panel.show(...pathContent(this.shown, this.timeline.panel.actions));
+    if (this.shown) this.timeline.panel.show(...pathContent(this.shown, this.timeline));
   }
 
   /**

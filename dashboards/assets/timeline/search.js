@@ -73,7 +73,7 @@ export class TimelineSearch {
     const { scrollTop } = panel.detail;
     this.order = order;
     panel.names.hidden = true;
-    panel.show(...foundContent(this.listed, order, selected?.id, (time) => data.toOffset(time), panel.actions));
+    panel.show(...foundContent(this.listed, order, selected?.id, (time) => data.toOffset(time), this.timeline));
     panel.detail.scrollTop = scrollTop;
     this.timeline.note();
   }

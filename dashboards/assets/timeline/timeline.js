@@ -6,7 +6,6 @@
 // keyboard, search.js searches.
 import { TimelineData } from "./data.js";
 import { TimelineAreas } from "./areas.js";
-import { actionsOf } from "./commands.js";
 import { bandsOf, flagsOf } from "./evidence.js";
 import { AXIS, timeAt } from "./geometry.js";
 import { listenToInput } from "./input.js";
@@ -54,7 +53,7 @@ export class Timeline {
     this.timeLabel = root.dataset.time ?? "";
     const { base, path, run } = root.dataset;
     this.data = new TimelineData(BigInt(base ?? "0"), () => this.#changed(), path, run);
-    this.panel = new TimelinePanel(root, this.colors, actionsOf(this), linked !== null);
+    this.panel = new TimelinePanel(this, linked !== null);
     this.painter = new TimelinePainter(this.panel.canvas, this.colors, linked !== null);
     this.pointer = new TimelinePointer(this);
     this.search = new TimelineSearch(this);

@@ -47,7 +47,7 @@ export class TimelineTogether {
     timeline.forgetSelection();
     timeline.selected = event;
     this.#put(together);
-    timeline.panel.show(...collectiveContent(together, timeline.panel.actions));
+    timeline.panel.show(...collectiveContent(together, timeline));
     const { members } = together;
     timeline.frame(Math.min(...members.map(({ begin }) => begin)),
       Math.max(...members.map(({ begin, length }) => begin + length)), SHARE);
@@ -76,7 +76,7 @@ export class TimelineTogether {
     const together = await this.#read(id);
     if (!together || timeline.chosenEvidence !== evidence) return;
     this.#put(together);
-    timeline.panel.detail.append(...collectiveContent(together, timeline.panel.actions));
+    timeline.panel.detail.append(...collectiveContent(together, timeline));
     reveal();
   }
 

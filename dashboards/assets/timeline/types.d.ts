@@ -205,32 +205,6 @@ export interface State {
 /** What is being dragged over: all rows, or those between two heights. */
 export interface Chosen { from: number; to: number; top?: number; bottom?: number }
 
-/** What the buttons around the canvas do. */
-export interface Actions {
-  color(kind: string): string;
-  search(direction: "next" | "previous"): void;
-  searchFor(label: string): void;
-  list(order?: string): void;
-  choose(id: string): void;
-  save(): void;
-  follow(event: BriefEvent): void;
-  evidence(rank: number, evidence: Evidence): void;
-  card(finding: string): void;
-  zoom(factor: number): void;
-  fit(): void;
-  home(): void;
-  back(): void;
-  area(): void;
-  events(): void;
-  collective(): void;
-  namesake(): void;
-  path(): void;
-  part(part: PathPart): void;
-  select(id: string): void;
-  frame(interval: Interval): void;
-  showHidden(): void;
-}
-
 /** Whose critical path is asked for: that of steps, as 3 or 2-5, or of those in a time of a rank. */
 export type PathWhere = { step: string } | { rank: number } & Interval;
 
