@@ -39,6 +39,7 @@ function put(url, key, value) {
  */
 function putAll(url, values) {
   for (const [key, value] of Object.entries(values)) put(url, /** @type {Key} */ (key), value);
+  return text(url);
 }
 
 /** @param {URL} url */
@@ -112,8 +113,7 @@ export function withChoice(here, reports, ranks) {
   const changed = choices.filter(([key, numbers]) => numbers !== (before.get(key) ?? ""));
   if (!changed.length) return null;
   for (const [key, numbers] of changed) choose(url, key, numbers || null);
-  putAll(url, { finding: null, evidence: null }); // evidence is of one rank
-  return text(url);
+  return putAll(url, { finding: null, evidence: null }); // evidence is of one rank
 }
 
 /**
@@ -121,9 +121,7 @@ export function withChoice(here, reports, ranks) {
  * @param {string} here
  * @param {number[]} ranks
  */
-export function withRanks(here, ranks) {
-  return withChoice(here, chosenNumbers(here, "report"), ranks);
-}
+export const withRanks = (here, ranks) => withChoice(here, chosenNumbers(here, "report"), ranks);
 
 /**
  * The address of the same page for a time range, in ns; null for all of the time.
@@ -154,21 +152,15 @@ export function shownTime(here) {
  * @param {string | null | undefined} written
  */
 export function withAssumptions(here, ticked, written) {
-  const url = new URL(here);
   const all = [...(ticked ?? []), ...(written ?? "").split(";").map((part) => part.trim())];
-  put(url, "assume", all.filter(Boolean).join(";") || null);
-  return text(url);
+  return putAll(new URL(here), { assume: all.filter(Boolean).join(";") || null });
 }
 
 /**
  * @param {string} here
  * @param {string} sql
  */
-export function withQuery(here, sql) {
-  const url = new URL(here);
-  put(url, "sql", sql.trim() || null);
-  return text(url);
-}
+export const withQuery = (here, sql) => putAll(new URL(here), { sql: sql.trim() || null });
 
 /**
  * The address of the timeline in its present view. Moving the view changes no choice.
@@ -179,8 +171,7 @@ export function withTimeline(here, shown) {
   const url = new URL(here);
   if (url.pathname !== TIMELINE) return text(url); // another page was opened before
   putScope(url, chosen(url));
-  putAll(url, shown);
-  return text(url);
+  return putAll(url, shown);
 }
 
 /**
@@ -191,10 +182,8 @@ export function withTimeline(here, shown) {
  * @param {number} end ns
  */
 export function withTimes(href, base, start, end) {
-  const url = new URL(href, "http://here");
   const [first, last] = [start, end].map((time) => BigInt(base) + BigInt(Math.round(time)));
-  putAll(url, { start: first, end: last });
-  return text(url);
+  return putAll(new URL(href, "http://here"), { start: first, end: last });
 }
 
 /**
@@ -203,11 +192,8 @@ export function withTimes(href, base, start, end) {
  * @param {string} start ns
  * @param {bigint} end
  */
-export function timelineAt(rank, start, end) {
-  const url = new URL(TIMELINE, "http://here");
-  putAll(url, { rank, start, end, scope: "" });
-  return text(url);
-}
+export const timelineAt = (rank, start, end) =>
+  putAll(new URL(TIMELINE, "http://here"), { rank, start, end, scope: "" });
 
 /**
  * The address of the comparison with the steps that are shown: `rank.step` by side.
@@ -216,7 +202,5 @@ export function timelineAt(rank, start, end) {
  */
 export function withSteps(here, steps) {
   const url = new URL(here);
-  if (url.pathname !== COMPARE) return text(url); // another page was opened
-  putAll(url, steps);
-  return text(url);
+  return url.pathname === COMPARE ? putAll(url, steps) : text(url); // another page was opened
 }

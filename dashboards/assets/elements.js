@@ -26,6 +26,28 @@ export function make(tag, attributes = {}, ...inside) {
 export const button = (text, title, act) =>
   make("button", { type: "button", title, "aria-label": title, onclick: act }, text);
 
+/**
+ * Have the browser save a file.
+ * @param {Blob} file
+ * @param {string} name
+ */
+export function download(file, name) {
+  const href = URL.createObjectURL(file);
+  make("a", { href, download: name }).click();
+  URL.revokeObjectURL(href);
+}
+
+/**
+ * A sample of a colour, beside its name.
+ * @param {string} color
+ * @param {string} [kind]
+ */
+export function swatch(color, kind = "") {
+  const shown = make("span", { class: `swatch ${kind}` });
+  shown.style.backgroundColor = color;
+  return shown;
+}
+
 /** The note beside the pointer, which screen readers read aloud, too. */
 export class Note {
   /** @param {HTMLElement} root that it is a part of */

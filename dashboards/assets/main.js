@@ -3,6 +3,7 @@
 // Dash and dash-ag-grid look for functions by name. What draws tables, charts and timelines is loaded
 // as soon as a page has one.
 import { watchFiles } from "./files.js";
+import { mount } from "./mounting.js";
 import { unfoldLinked } from "./navigation.js";
 import { listenForNotes } from "./notes.js";
 import * as shell from "./shell.js";
@@ -15,20 +16,9 @@ Object.assign((page.dash_clientside ??= {}), { shell });
 Object.assign((page.dashAgGridFunctions ??= {}), { saved });
 Object.assign((page.dashAgGridComponentFunctions ??= {}), { Place });
 
-/** @type {[string, () => Promise<void>][]} what draws the elements that a selector finds */
-const DRAWN = [
-  ["[data-plots]", async () => (await import("./charts/mount.js")).mountCharts()],
-  ["#timeline", async () => (await import("./timeline/mount.js")).mountTimelines()],
-  ["#compare-timelines", async () => (await import("./compare/timelines.js")).mountComparison()],
-];
-for (const [selector, load] of DRAWN) {
-  const observer = new MutationObserver(() => {
-    if (!document.querySelector(selector)) return;
-    observer.disconnect();
-    load();
-  });
-  observer.observe(document.body, { childList: true, subtree: true });
-}
+mount("[data-plots]", async () => (await import("./charts/mount.js")).chartOf);
+mount("#timeline", async () => (await import("./timeline/mount.js")).timelineOf);
+mount("#compare-timelines", async () => (await import("./compare/timelines.js")).comparisonOf);
 watchFiles();
 listenForNotes();
 unfoldLinked();

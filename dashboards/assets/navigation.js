@@ -15,6 +15,16 @@ export function go(href, { stay = false } = {}) {
   if (!stay) window.scrollTo(0, 0);
 }
 
+/**
+ * What a click on a link to a view does: it stays in the page, unless it asks for another tab or window.
+ * @param {string} href
+ */
+export const following = (href) => (/** @type {MouseEvent} */ event) => {
+  if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  go(href);
+};
+
 const CARD_MS = 100;
 const MAX_TRIES = 100;
 

@@ -1,7 +1,7 @@
 // @ts-check
 // The reader's notes: views that are kept, each with a text or, as a bookmark, without one. The
 // server keeps them; see dashboards/server/notes.py.
-import { go } from "./navigation.js";
+import { following } from "./navigation.js";
 import { button, make } from "./elements.js";
 
 /** @typedef {{ href: string, text: string, where: string }} Note */
@@ -28,11 +28,7 @@ async function ask(method, note) {
 
 /** @param {Note} note */
 function entryOf({ href, text, where }) {
-  const link = make("a", { href, onclick: (/** @type {MouseEvent} */ event) => {
-    if (event.ctrlKey || event.metaKey || event.shiftKey) return; // another tab
-    event.preventDefault();
-    go(href);
-  } }, where);
+  const link = make("a", { href, onclick: following(href) }, where);
   const remove = button("×", `remove the note on ${where}`, () => change("DELETE", { href, text }));
   return make("li", {}, make("div", {}, link, remove), ...(text ? [make("p", {}, text)] : []));
 }

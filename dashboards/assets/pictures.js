@@ -4,7 +4,7 @@
 // and its address.
 
 import { drawings, shape } from "./drawing.js";
-import { make } from "./elements.js";
+import { download } from "./elements.js";
 
 /**
  * The file name of a page's picture: "launch-queue.png".
@@ -184,22 +184,12 @@ async function pictured() {
   return { text: new XMLSerializer().serializeToString(root), width, height };
 }
 
-/**
- * @param {Blob} file
- * @param {string} name
- */
-function save(file, name) {
-  const href = URL.createObjectURL(file);
-  make("a", { href, download: name }).click();
-  URL.revokeObjectURL(href);
-}
-
 /** @param {"png" | "svg"} kind */
 export async function savePicture(kind) {
   const { text, width, height } = await pictured();
   const name = fileOf(document.title, kind);
   if (kind === "svg") {
-    save(new Blob([text], { type: "image/svg+xml" }), name);
+    download(new Blob([text], { type: "image/svg+xml" }), name);
     return;
   }
   const image = new Image();
@@ -208,5 +198,5 @@ export async function savePicture(kind) {
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = [width, height].map((size) => Math.round(size * Math.max(2, devicePixelRatio)));
   canvas.getContext("2d")?.drawImage(image, 0, 0, canvas.width, canvas.height);
-  canvas.toBlob((file) => { if (file) save(file, name); });
+  canvas.toBlob((file) => { if (file) download(file, name); });
 }

@@ -1,7 +1,7 @@
 // @ts-check
 /// <reference path="./globals.d.ts" />
 // Tables in the browser. AG Grid, most of what a page weighs, is loaded by the first of them.
-import { go } from "./navigation.js";
+import { following } from "./navigation.js";
 
 // Spreadsheets read text with such a beginning as a formula, and names in traces are arbitrary.
 const FORMULA = /^[=+\-@\t\r\n＝＋－＠]/;
@@ -21,13 +21,8 @@ export function saved({ value }) {
  * @param {{ value: any, valueFormatted?: string | null, data: { href?: string } }} cell
  */
 export function Place({ value, valueFormatted, data: { href } }) {
-  if (!href) return valueFormatted ?? value;
-  const follow = (/** @type {MouseEvent} */ event) => {
-    if (event.ctrlKey || event.metaKey || event.shiftKey) return; // another tab or window
-    event.preventDefault();
-    go(href);
-  };
-  return window.React.createElement("a", { href, onClick: follow }, valueFormatted ?? value);
+  const shown = valueFormatted ?? value;
+  return href ? window.React.createElement("a", { href, onClick: following(href) }, shown) : shown;
 }
 
 /**

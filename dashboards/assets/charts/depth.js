@@ -1,18 +1,13 @@
 // @ts-check
 // The depth of launch queues over time, a row for each rank; shaded where the host was blocked.
-// @ts-types="../vendor/uPlot/uPlot.d.ts"
-import uPlot from "../vendor/uPlot/uPlot.esm.js";
 import { entry } from "./frame.js";
 import { WHOLE } from "./plot.js";
-import { LIMIT } from "./time_rows.js";
+import { LIMIT, held, stepped } from "./time_rows.js";
 
 /** @import { DepthRow, RowKind } from "./types.d.ts" */
 
 const [FAINT, STRONG] = [0.08, 0.35]; // opacity of a piece that is blocked briefly, and of one that is blocked throughout
 const seconds = (/** @type {number[]} */ times) => times.map((time) => time / 1e9);
-
-// The last value holds until the row ends.
-const closed = (/** @type {number[]} */ values) => [...values, values.at(-1) ?? 0];
 
 /**
  * @param {DepthRow} row
@@ -50,14 +45,13 @@ export const DEPTH = {
   increments: WHOLE,
   top: ({ most }) => most.reduce((top, depth) => Math.max(top, depth), 1),
   options({ color }) {
-    const paths = uPlot.paths.stepped?.({ align: 1 });
-    const line = { ...(paths ? { paths } : {}), points: { show: false }, stroke: color };
+    const line = stepped(color);
     return {
       series: [{}, { ...line, width: 1.2 }, { ...line, width: 0 }],
       bands: [{ series: [1, 2], fill: `${color}40` }],
     };
   },
-  data: ({ times, least, most }) => [seconds(times), closed(most), closed(least)],
+  data: ({ times, least, most }) => [seconds(times), held(most), held(least)],
   times: ({ times }) => seconds(times),
   lines: depthLines,
   drawBehind(chart, { blocked, blocked_color }) {

@@ -1,6 +1,7 @@
 // @ts-check
 // Lanes: a row for each name, with bars and points at their values.
 import { go } from "../navigation.js";
+import { polygon } from "../timeline/geometry.js";
 import { CanvasChart } from "./canvas.js";
 import { widest } from "./cells.js";
 import { entry, legend, themeColor } from "./frame.js";
@@ -74,12 +75,7 @@ const MARKS = {
   diamond: {
     glyph: "◇",
     draw(context, { x, y, paper }) {
-      context.beginPath();
-      context.moveTo(x - 6, y);
-      context.lineTo(x, y - 6);
-      context.lineTo(x + 6, y);
-      context.lineTo(x, y + 6);
-      context.closePath();
+      polygon(context, [[x - 6, y], [x, y - 6], [x + 6, y], [x, y + 6]]);
       context.fillStyle = paper;
       context.fill();
       context.stroke();

@@ -1,8 +1,7 @@
 // @ts-check
 // Rates over time against their peaks, a row for each link and direction.
-// @ts-types="../vendor/uPlot/uPlot.d.ts"
-import uPlot from "../vendor/uPlot/uPlot.esm.js";
 import { text } from "./frame.js";
+import { held, stepped } from "./time_rows.js";
 
 /** @import { RateRow, RowKind } from "./types.d.ts" */
 
@@ -15,9 +14,6 @@ export function limits({ start, end, mean }) {
   return Array.from({ length: mean.length + 1 }, (_, index) =>
     (start + (whole * index) / mean.length) / 1e9);
 }
-
-// The last value holds until the last piece ends.
-const closed = (/** @type {RateRow["mean"]} */ values) => [...values, values.at(-1) ?? null];
 
 /**
  * @param {RateRow} row
@@ -43,15 +39,14 @@ export const RATES = {
   legend: () => ["▂ mean over time", "┄ while it was busy", "╌ peak"],
   top: ({ most }) => most.reduce((/** @type {number} */ top, rate) => Math.max(top, rate ?? 0), 0),
   options({ color }) {
-    const paths = uPlot.paths.stepped?.({ align: 1 });
-    const line = { ...(paths ? { paths } : {}), stroke: color, points: { show: false } };
+    const line = stepped(color);
     return { series: [
       {},
       { ...line, fill: `${color}59`, width: 1.4 },
       { ...line, width: 1, dash: [2, 2] },
     ] };
   },
-  data: (row) => [limits(row), closed(row.mean), closed(row.most)],
+  data: (row) => [limits(row), held(row.mean), held(row.most)],
   times: limits,
   lines: pieceLines,
 };

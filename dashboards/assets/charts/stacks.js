@@ -2,7 +2,7 @@
 // Stacked bars, a row for each rank: steps, with their time by kind.
 // @ts-types="../vendor/uPlot/uPlot.d.ts"
 import uPlot from "../vendor/uPlot/uPlot.esm.js";
-import { make } from "../elements.js";
+import { make, swatch } from "../elements.js";
 import { MS, follow, legend, text, themeColor } from "./frame.js";
 import { Rows, WHOLE, rowOptions } from "./plot.js";
 
@@ -130,9 +130,7 @@ export class StacksChart extends Rows {
     const { parts, rows } = this.drawn;
     /** @type {(string | Node)[]} */
     const entries = parts.map(({ name, color }, number) => {
-      const swatch = make("span", { class: "swatch" });
-      swatch.style.backgroundColor = color;
-      const button = make("button", { type: "button", "aria-pressed": "true" }, swatch, name);
+      const button = make("button", { type: "button", "aria-pressed": "true" }, swatch(color), name);
       button.addEventListener("click", () => this.#toggle(number, button));
       return button;
     });

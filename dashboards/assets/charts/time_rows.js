@@ -1,17 +1,30 @@
 // @ts-check
 // Rows over one time axis: a drag chooses a range for all pages, a double click all of the time.
+// @ts-types="../vendor/uPlot/uPlot.d.ts"
+import uPlot from "../vendor/uPlot/uPlot.esm.js";
 import { withTime } from "../address.js";
 import { go } from "../navigation.js";
 import { legend } from "./frame.js";
 import { Rows, rowOptions } from "./plot.js";
 
-/** @import uPlot from "../vendor/uPlot/uPlot.d.ts" */
 /** @import { RowKind, TimeRow } from "./types.d.ts" */
 
 const HEADROOM = 1.12;
 const MANY = 4; // rows, which are low
 const MIN_NS = 10; // shortest range to zoom to
 export const LIMIT = "#999999"; // its colour, light and dark
+
+/**
+ * Values of pieces of time; the last one holds until its end.
+ * @param {(number | null)[]} values
+ */
+export const held = (values) => [...values, values.at(-1) ?? null];
+
+/** @param {string} color of lines that hold a value until the next one */
+export const stepped = (color) => {
+  const paths = uPlot.paths.stepped?.({ align: 1 });
+  return { ...(paths ? { paths } : {}), points: { show: false }, stroke: color };
+};
 
 /**
  * The common range of all rows, in seconds: they share one axis.

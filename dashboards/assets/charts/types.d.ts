@@ -2,11 +2,11 @@
 // the units that they have in JSON: `_ns` is nanoseconds, and charts show milliseconds.
 import type uPlot from "../vendor/uPlot/uPlot.d.ts";
 
-export interface Chart {
+export interface Mounted {
   /** Draw again, in the colours of the theme. */
   redraw(): void;
   /** Release everything: the element is gone, or to be drawn anew. */
-  dispose(): void;
+  dispose?(): void;
 }
 
 export interface Drawn {

@@ -7,7 +7,10 @@ import { duration } from "../timeline/time.js";
 import { Timeline } from "../timeline/timeline.js";
 
 /** @import { ComparedTimelines } from "./timelines.js" */
-/** @import { Choice, Side, Step } from "./types.d.ts" */
+/** @typedef {{ name: "before" | "after", path: string, rank: number, step: number | null,
+ *   ranks: { number: number, label: string }[] }} Side as dashboards/pages/compare.py describes it */
+/** @typedef {{ number: number | null, start: string, length: number }} Step ns; the number is null where all that is
+ *   judged is one */
 
 /**
  * The rank and step in an address, such as `3.12`; else the side's own proposal.

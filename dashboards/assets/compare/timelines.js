@@ -6,7 +6,7 @@ import { withSteps } from "../address.js";
 import { LinkedTimelines } from "../timeline/linked.js";
 import { ComparedSide } from "./side.js";
 
-/** @import { Side } from "./types.d.ts" */
+/** @import { Side } from "./side.js" */
 
 export class ComparedTimelines {
   /** @param {HTMLElement} root */
@@ -33,24 +33,10 @@ export class ComparedTimelines {
     history.replaceState(history.state, "", withSteps(location.href, choices));
   }
 
-  restyle() {
-    for (const { timeline } of this.sides) {
-      timeline?.painter.restyle();
-      timeline?.refresh();
-    }
+  redraw() {
+    for (const { timeline } of this.sides) timeline?.refresh();
   }
 }
 
-/** Draw every such element from now on: pages change without reloading the document. */
-export function mountComparison() {
-  /** @type {ComparedTimelines | null} */
-  let current = null;
-  const mount = () => {
-    const root = document.getElementById("compare-timelines");
-    if (root === (current?.root ?? null)) return;
-    current = root && new ComparedTimelines(root);
-  };
-  window.addEventListener("traceprof:redraw", () => current?.restyle());
-  new MutationObserver(mount).observe(document.body, { childList: true, subtree: true });
-  mount();
-}
+/** @param {HTMLElement} root */
+export const comparisonOf = (root) => new ComparedTimelines(root);

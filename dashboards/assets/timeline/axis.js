@@ -1,6 +1,6 @@
 // @ts-check
 // Draws the axis of time: grid lines, their times, and the flags of findings.
-import { AXIS, FLAGS, GUTTER, flagSpan } from "./geometry.js";
+import { AXIS, FLAGS, GUTTER, flagSpan, polygon } from "./geometry.js";
 import { drawNoteMarks } from "./note_marks.js";
 import { duration, ticks, ticksFromZero } from "./time.js";
 
@@ -87,14 +87,12 @@ function drawHits(painter, hits) {
   const { context, theme } = painter;
   const column = hits.span / hits.count;
   context.fillStyle = theme.accent;
-  context.beginPath();
+  const [tip, top] = [AXIS - FLAGS, AXIS - FLAGS - 6];
   for (const at of hits.columns) {
     const x = Math.round(painter.x(hits.start + (at + 0.5) * column));
-    context.moveTo(x, AXIS - FLAGS);
-    context.lineTo(x - 3.5, AXIS - FLAGS - 6);
-    context.lineTo(x + 3.5, AXIS - FLAGS - 6);
+    polygon(context, [[x, tip], [x - 3.5, top], [x + 3.5, top]]);
+    context.fill();
   }
-  context.fill();
 }
 
 /**

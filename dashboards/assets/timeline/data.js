@@ -49,10 +49,10 @@ export class TimelineData {
     this.tiles = new Map(); // by row
     /** @type {Map<number, Strip>} */
     this.strips = new Map(); // by rank
-    this.stripsInFlight = false;
     /** @type {Hits | null} */
     this.hits = null;
-    this.hitsInFlight = false;
+    /** @type {Set<string>} */
+    this.asking = new Set(); // what is on its way: strips, hits
     /** @type {Map<string, Promise<EventDetails>>} */
     this.events = new Map(); // by id: promises
     /** @type {string | null} */
@@ -96,24 +96,12 @@ export class TimelineData {
   }
 
   /**
-   * The rows of a rank's GPU, which come first, and those of its host once they are read.
+   * The rows of a rank's GPU, which come first, and those of its host once they are read; or all.
    * @param {number} number
-   */
-  loadRank(number) {
-    return this.#load(number, "gpu");
-  }
-
-  /** @param {number} number */
-  loadHost(number) {
-    return this.#load(number, "host");
-  }
-
-  /**
-   * @param {number} number
-   * @param {string} part
+   * @param {"gpu" | "host"} part
    * @returns {RankRows | Promise<RankRows>}
    */
-  #load(number, part) {
+  loadRank(number, part = "gpu") {
     const known = this.ranks.get(number);
     if (known?.host || (known?.state === "ready" && part === "gpu")) return known;
     const key = `${number} ${part}`;
@@ -213,23 +201,33 @@ export class TimelineData {
    * @param {View} view
    * @param {number} columns
    */
-  async showStrips(ranks, view, columns) {
-    const missing = ranks.filter((rank) => !isFreshStrip(this.strips.get(rank), view));
-    if (!missing.length || this.stripsInFlight || this.waiting) return;
-    this.stripsInFlight = true;
-    const { start, span } = view;
+  showStrips(ranks, view, columns) {
+    // One by one: making the first strip of a rank takes a moment.
+    const rank = ranks.find((number) => !isFreshStrip(this.strips.get(number), view));
+    if (rank === undefined) return;
+    this.#askOnce("strips", { rank }, view, columns,
+      (shares) => this.strips.set(rank, { ...view, shares: shares[rank] }));
+  }
+
+  /**
+   * Ask for something in half as many columns as a view has pixels, unless that is on its way.
+   * @param {string} what
+   * @param {Record<string, any>} parameters
+   * @param {View} view
+   * @param {number} width
+   * @param {(reply: any, count: number) => void} use
+   */
+  async #askOnce(what, parameters, { start, span }, width, use) {
+    if (this.asking.has(what) || this.waiting) return;
+    this.asking.add(what);
+    const count = Math.max(Math.round(width / 2), 1);
+    const times = { start: this.toTime(start), end: this.toTime(start + Math.max(span, 1)) };
     try {
-      // One by one: making the first strip of a rank takes a moment.
-      const rank = missing[0];
-      const shares = await this.#ask("strips", {
-        rank, columns: Math.max(Math.round(columns / 2), 1),
-        start: this.toTime(start), end: this.toTime(start + Math.max(span, 1)),
-      });
-      this.strips.set(rank, { start, span, shares: shares[rank] });
+      use(await this.#ask(what, { ...parameters, columns: count, ...times }), count);
     } catch (error) {
       this.#fail(error);
     }
-    this.stripsInFlight = false;
+    this.asking.delete(what);
     this.changed();
   }
 
@@ -241,25 +239,14 @@ export class TimelineData {
    * @param {View} view
    * @param {number} width of the view, in pixels
    */
-  async showHits(ranks, text, view, width) {
+  showHits(ranks, text, view, width) {
     const { hits } = this;
     const isCurrent = hits?.text === text && hits.start === view.start && hits.span === view.span && hits.isAll;
     if (!text) this.hits = null;
-    if (!text || isCurrent || this.hitsInFlight || this.waiting) return;
-    this.hitsInFlight = true;
-    const { start, span } = view;
-    const count = Math.max(Math.round(width / 2), 1);
-    try {
-      const reply = await this.#ask("hits", {
-        rank: ranks.join(","), text, columns: count,
-        start: this.toTime(start), end: this.toTime(start + Math.max(span, 1)),
-      });
-      this.hits = { start, span, text, isAll: reply.is_all, columns: reply.columns, count };
-    } catch (error) {
-      this.#fail(error);
-    }
-    this.hitsInFlight = false;
-    this.changed();
+    if (!text || isCurrent) return;
+    this.#askOnce("hits", { rank: ranks.join(","), text }, view, width, (reply, count) => {
+      this.hits = { ...view, text, isAll: reply.is_all, columns: reply.columns, count };
+    });
   }
 
   /** @param {unknown} error */

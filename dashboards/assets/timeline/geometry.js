@@ -8,6 +8,17 @@ export const FLAGS = 12; // of these, for the flags
 export const NEAR = 2; // reach of the pointer around small things
 export const NEAR_MARK = 6; // and from the middle of a mark
 
+/**
+ * Begin a path around these corners, which is to be filled or drawn.
+ * @param {CanvasRenderingContext2D} context
+ * @param {[number, number][]} corners
+ */
+export function polygon(context, corners) {
+  context.beginPath();
+  for (const [x, y] of corners) context.lineTo(x, y);
+  context.closePath();
+}
+
 const MIN_FLAG = 5; // of a finding, in width
 const FLAG_GAP = 1; // before the next flag
 

@@ -51,7 +51,7 @@ export class TimelineLayout {
   async openMore(timeline, numbers) {
     const { data, panel } = timeline;
     if (!numbers.length) return;
-    await Promise.all([timeline.spreadsRead, ...[...timeline.opened].map((number) => data.loadHost(number))]);
+    await Promise.all([timeline.spreadsRead, ...[...timeline.opened].map((number) => data.loadRank(number, "host"))]);
     const room = panel.scroller.clientHeight - AXIS;
     const withNames = HEIGHTS.rank * this.numbers.length < room / 2;
     for (const number of numbers) {

@@ -40,6 +40,19 @@ const SOURCES = { op: "GPU", call: "API", range: "NVTX", mark: "mark", operator:
  */
 export const takesTime = ({ names }) => names.some(({ total }) => total !== "0");
 
+/**
+ * The head of the panel: what is shown, a note, and buttons.
+ * @param {string} title
+ * @param {string} note
+ * @param {...HTMLElement} buttons
+ */
+const head = (title, note, ...buttons) =>
+  make("header", {}, make("h2", {}, title), make("span", { class: "note" }, note), ...buttons);
+
+/** @param {number} rest of names that are not listed */
+const moreNames = (rest) =>
+  (rest > 0 ? [make("p", { class: "note" }, `and ${grouped(rest)} more names`)] : []);
+
 const time = (/** @type {string} */ ns) => duration(Number(ns));
 const percent = (/** @type {number} */ share) => `${(100 * share).toFixed(1)} %`;
 
@@ -51,11 +64,8 @@ const percent = (/** @type {number} */ share) => `${(100 * share).toFixed(1)} %`
  */
 export function areaContent(area, { count, names, rows, num_names: numNames }, nameOf, timeline) {
   const length = area.end - area.start;
-  const rest = numNames - names.length;
   return [
-    make("header", {},
-      make("h2", {}, `${counted(count, "event")} in ${duration(length)}`),
-      make("span", { class: "note" }, `on ${counted(rows.length, "row")}`),
+    head(`${counted(count, "event")} in ${duration(length)}`, `on ${counted(rows.length, "row")}`,
       button("zoom", "zoom to this area", () => timeline.frame(area.start, area.end, 1)),
       button("events", "list these events (E)", () => timeline.areas.list())),
     make("div", { class: "timeline-tables" },
@@ -66,7 +76,7 @@ export function areaContent(area, { count, names, rows, num_names: numNames }, n
       table("rows", ["row", "events", "busy", "idle", "busy share"],
         rows.map((row) => [nameOf(row.row), grouped(row.count), time(row.busy), time(row.idle),
           percent(Number(row.busy) / Math.max(length, 1))]))),
-    ...(rest > 0 ? [make("p", { class: "note" }, `and ${grouped(rest)} more names`)] : []),
+    ...moreNames(numNames - names.length),
   ];
 }
 
@@ -79,9 +89,7 @@ export function areaContent(area, { count, names, rows, num_names: numNames }, n
 export function eventsContent(area, { count, events }, nameOf, timeline) {
   const shown = events.length < count ? `the first ${grouped(events.length)} of them` : "all of them";
   return [
-    make("header", {},
-      make("h2", {}, `${counted(count, "event")} in ${duration(area.end - area.start)}`),
-      make("span", { class: "note" }, shown),
+    head(`${counted(count, "event")} in ${duration(area.end - area.start)}`, shown,
       button("statistics", "what ran, by name (T)", () => timeline.areas.statistics())),
     table("events", ["event", "row", "start", "duration"], events.map((event) => [
       button(event.label, `select ${event.label}`, () => timeline.select(event.id, { go: true })),
@@ -109,8 +117,7 @@ export function collectiveContent(together, timeline) {
   const { operation, group, last, members, num_members: numMembers } = together;
   const said = last === null ? "who came last is not known" : `rank ${last} came last`;
   return [
-    make("header", {}, make("h2", {}, `${operation} on ${numMembers} ranks`),
-      make("span", { class: "note" }, group ? `${group} · ${said}` : said)),
+    head(`${operation} on ${numMembers} ranks`, group ? `${group} · ${said}` : said),
     table("its ranks", ["rank", "start", "duration", "wait"], members.map((member, index) => [
       button(`rank ${member.rank}`, `select the kernel of rank ${member.rank}`,
         () => timeline.select(member.id, { go: true })),
@@ -137,10 +144,8 @@ export function pathContent(path, timeline) {
   const steps = step.includes("-") ? `steps ${step.replace("-", " to ")}` : `step ${step}`;
   const whose = step === "all" ? "the training" : steps;
   return [
-    make("header", {},
-      make("h2", {}, `Critical path of ${whose}: ${duration(length)}`),
-      make("span", { class: "note" }, `on rank ${rank} · what its end waited for: to shorten`
-        + " anything else gains nothing"),
+    head(`Critical path of ${whose}: ${duration(length)}`,
+      `on rank ${rank} · what its end waited for: to shorten anything else gains nothing`,
       button("close", "draw the critical path no more (K)", () => timeline.path.toggle())),
     make("p", {}, `${sharesText(path)}.`),
     table(`the longest of its ${grouped(numParts)} parts`,
@@ -162,16 +167,13 @@ export function blockContent({ start, end, share }, summary, timeline) {
   const length = duration(end - start);
   if (said) return [make("p", { class: "note" }, `${said.join("; ")}; in ${length}`)];
   const hasLength = takesTime(summary);
-  const rest = numNames - names.length;
   return [
-    make("header", {}, make("h2", {}, counted(count, "event")),
-      make("span", { class: "note" },
-        `in ${length}${hasLength ? `, ${(share / 10).toFixed(1)} % covered` : ""}`),
+    head(counted(count, "event"), `in ${length}${hasLength ? `, ${(share / 10).toFixed(1)} % covered` : ""}`,
       button("zoom in", "zoom to these events", () => timeline.fit())),
     table("names", ["name", "events", ...(hasLength ? ["time together", "longest"] : [])],
       names.map((name) => [name.name, grouped(name.count),
         ...(hasLength ? [time(name.total), time(name.longest)] : [])])),
-    ...(rest > 0 ? [make("p", { class: "note" }, `and ${grouped(rest)} more names`)] : []),
+    ...moreNames(numNames - names.length),
   ];
 }
 
@@ -209,9 +211,7 @@ export function foundContent({ count, events, is_all: isAll }, order, selected, 
   };
   const shown = events.length < count ? `the first ${grouped(events.length)} of them` : "all of them";
   return [
-    make("header", {},
-      make("h2", {}, counted(count, "event")),
-      make("span", { class: "note" }, isAll ? shown : `${shown} so far: reading calls and ranges …`),
+    head(counted(count, "event"), isAll ? shown : `${shown} so far: reading calls and ranges …`,
       button("save as CSV", "save the list as CSV", () => timeline.search.save())),
     table("what is found", HEADS, rows, sorting),
   ];

@@ -1,6 +1,6 @@
 // @ts-check
 // Draws marks, the moments that the program named: a diamond each, with its name where there is room.
-import { GUTTER } from "./geometry.js";
+import { GUTTER, polygon } from "./geometry.js";
 /** @import { TimelinePainter } from "./painter.js" */
 /** @import { Row, Tile } from "./types.d.ts" */
 
@@ -57,12 +57,7 @@ export function drawMarks(painter, tile, { top, height }, color) {
  * @param {number} half
  */
 function drawDiamond(context, x, y, half) {
-  context.beginPath();
-  context.moveTo(x, y - half);
-  context.lineTo(x + half, y);
-  context.lineTo(x, y + half);
-  context.lineTo(x - half, y);
-  context.closePath();
+  polygon(context, [[x, y - half], [x + half, y], [x, y + half], [x - half, y]]);
   context.fill();
   context.stroke();
 }

@@ -3,7 +3,7 @@
 import { parameter } from "../address.js";
 import { go } from "../navigation.js";
 import { KEEPING, KEPT, readNotes } from "../notes.js";
-import { AXIS, FLAGS } from "./geometry.js";
+import { AXIS, FLAGS, polygon } from "./geometry.js";
 
 /** @import { Note } from "../notes.js" */
 /** @import { Timeline } from "./timeline.js" */
@@ -51,10 +51,7 @@ export function drawNoteMarks(painter, marks) {
   for (const { at } of marks) {
     const x = Math.round(painter.x(at));
     context.fillRect(x, TOP, 1, AXIS - FLAGS - TOP);
-    context.beginPath();
-    context.moveTo(x, TOP);
-    context.lineTo(x + WIDTH, TOP + HEIGHT / 2);
-    context.lineTo(x, TOP + HEIGHT);
+    polygon(context, [[x, TOP], [x + WIDTH, TOP + HEIGHT / 2], [x, TOP + HEIGHT]]);
     context.fill();
   }
 }

@@ -1,6 +1,6 @@
 // @ts-check
 // Draws over the rows: evidence, the selection with its links, and the pointer.
-import { AXIS, FLAGS, GUTTER, NEAR_MARK } from "./geometry.js";
+import { AXIS, FLAGS, GUTTER, NEAR_MARK, polygon } from "./geometry.js";
 import { duration, fromZero, seconds } from "./time.js";
 
 /** @import { TimelinePainter } from "./painter.js" */
@@ -106,23 +106,21 @@ function drawHint(painter, text, x, row) {
  * @param {number} y1
  * @param {number} x2
  * @param {number} y2
+ * @param {string} [color]
  */
-function drawArrow({ context, theme }, x1, y1, x2, y2) {
+function drawArrow({ context, theme }, x1, y1, x2, y2, color = theme.text) {
   const way = y2 < y1 ? -1 : 1; // downward
   const bend = Math.max(Math.abs(y2 - y1) / 2, 18) * way;
-  for (const [color, lineWidth] of /** @type {[string, number][]} */ ([[theme.surface, 5], [theme.text, 1.8]])) {
-    context.strokeStyle = color;
+  for (const [style, lineWidth] of /** @type {[string, number][]} */ ([[theme.surface, 5], [color, 1.8]])) {
+    context.strokeStyle = style;
     context.lineWidth = lineWidth;
     context.beginPath();
     context.moveTo(x1, y1);
     context.bezierCurveTo(x1, y1 + bend, x2, y2 - bend, x2, y2 - 5 * way);
     context.stroke();
   }
-  context.fillStyle = theme.text;
-  context.beginPath();
-  context.moveTo(x2, y2);
-  context.lineTo(x2 - 4.5, y2 - 8 * way);
-  context.lineTo(x2 + 4.5, y2 - 8 * way);
+  context.fillStyle = color;
+  polygon(context, [[x2, y2], [x2 - 4.5, y2 - 8 * way], [x2 + 4.5, y2 - 8 * way]]);
   context.fill();
 }
 
@@ -240,29 +238,7 @@ export function drawTogether(painter, { together, rowOf, clocks }) {
     context.fillStyle = theme.high;
     context.fillRect(arrival - unsure, row.top + row.height / 2 - 1, 2 * unsure, 2);
     const isBelow = row.top > from.top;
-    drawLine(painter, [painter.x(last.begin), isBelow ? from.top + from.height : from.top],
-      [arrival, isBelow ? row.top : row.top + row.height]);
+    drawArrow(painter, painter.x(last.begin), isBelow ? from.top + from.height : from.top,
+      arrival, isBelow ? row.top : row.top + row.height, theme.high);
   }
-}
-
-/**
- * An arrow, upright or nearly so.
- * @param {TimelinePainter} painter
- * @param {[number, number]} from
- * @param {[number, number]} to
- */
-function drawLine({ context, theme }, [x1, y1], [x2, y2]) {
-  const way = Math.sign(y2 - y1);
-  context.strokeStyle = theme.high;
-  context.fillStyle = theme.high;
-  context.lineWidth = 1.5;
-  context.beginPath();
-  context.moveTo(x1, y1);
-  context.lineTo(x2, y2 - way * 5);
-  context.stroke();
-  context.beginPath();
-  context.moveTo(x2, y2);
-  context.lineTo(x2 - 4, y2 - way * 7);
-  context.lineTo(x2 + 4, y2 - way * 7);
-  context.fill();
 }

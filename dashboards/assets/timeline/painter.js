@@ -60,11 +60,6 @@ export class TimelinePainter {
     this.theme = themeOf(canvas);
   }
 
-  // Take the colours of the theme.
-  restyle() {
-    this.theme = themeOf(this.canvas);
-  }
-
   /**
    * @param {number} width
    * @param {number} height
@@ -95,6 +90,7 @@ export class TimelinePainter {
 
   /** @param {State} state */
   draw(state) {
+    this.theme = themeOf(this.canvas);
     const { context, theme, width, height } = this;
     const ratio = window.devicePixelRatio || 1;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);

@@ -1,7 +1,7 @@
 // @ts-check
 // The parts of the timeline around its canvas: the bar above, the panel below, the tooltip.
 // All text goes in through textContent: names are data, never markup.
-import { Note, button, make } from "../elements.js";
+import { Note, button, make, swatch } from "../elements.js";
 import { showCard } from "../navigation.js";
 import { follow, goToNamesake, showCollective, showHidden } from "./commands.js";
 import { blockContent } from "./lists.js";
@@ -28,13 +28,6 @@ const KEYS = [
 const FIRST_KEYS = 5; // that are always shown
 const NOT_LINKED = new Set(["K", "C", "drag the time axis"]); // for the timeline of a whole run only
 
-/** @param {Record<string, string>} colors by kind of row */
-const legendOf = (colors) => KINDS.map((kind) => {
-  const swatch = make("span", { class: `swatch ${kind}` });
-  swatch.style.backgroundColor = colors[kind];
-  return make("li", { hidden: "" }, swatch, TEXTS[kind] ?? kind);
-});
-
 /** @param {boolean} isLinked */
 const keysOf = (isLinked) => (isLinked
   ? KEYS.filter(([key]) => !NOT_LINKED.has(key)).map(([key, what]) => [key, key === "Home" ? "whole step" : what])
@@ -60,7 +53,8 @@ export class TimelinePanel {
     this.folded = make("ul", { class: "unseen", "aria-label": "folded ranks, in the time in view" });
     this.hidden = make("button", { type: "button", hidden: "", onclick: () => showHidden(timeline) });
     this.names = make("ul", { class: "timeline-names", hidden: "" });
-    this.legend = legendOf(timeline.colors);
+    this.legend = KINDS.map((kind) =>
+      make("li", { hidden: "" }, swatch(timeline.colors[kind], kind), TEXTS[kind] ?? kind));
     this.canvas = make("canvas", {
       tabindex: 0, role: "application",
       "aria-label": `timeline; ${keysOf(isLinked).map(([key, what]) => `${key}: ${what}`).join("; ")}`,
@@ -174,6 +168,7 @@ export class TimelinePanel {
       ...(event.category ? [/** @type {[string, string]} */ (["category", event.category])] : []),
       ...event.facts,
     ];
+    const kind = event.category ?? event.kind;
     const links = event.links.map((other) =>
       button(`${other.relation} ${other.label}`,
         `show both, and select ${other.label}`, () => follow(this.timeline, other)));
@@ -181,7 +176,7 @@ export class TimelinePanel {
       ? [button("on all ranks", "show this collective on all of its ranks (C)", () => showCollective(this.timeline))]
       : [];
     this.show(
-      make("header", {}, this.#swatch(event.category ?? event.kind), make("h2", {}, event.label), ...together,
+      make("header", {}, swatch(this.timeline.colors[kind] ?? "", kind), make("h2", {}, event.label), ...together,
         button("fit", "fit the selection (F)", () => this.timeline.fit()),
         button("next of this name", "the next one of this name on this rank (O)", () => goToNamesake(this.timeline, "next")),
         ...links),
@@ -224,13 +219,6 @@ export class TimelinePanel {
       ...(advice.length ? [make("ul", { class: "timeline-advice", "aria-label": "what to do" },
         ...advice.map((text) => make("li", {}, text)))] : []),
     );
-  }
-
-  /** @param {string} kind */
-  #swatch(kind) {
-    const swatch = make("span", { class: `swatch ${kind}` });
-    swatch.style.backgroundColor = this.timeline.colors[kind] ?? "";
-    return swatch;
   }
 
   /** @param {[string, string][]} facts */

@@ -55,31 +55,24 @@ export class TimelinePointer {
   }
 
   /**
-   * @param {Row | undefined} row
-   * @param {number} x
-   */
-  #partAt(row, x) {
-    const parts = this.timeline.path.shown?.parts ?? [];
-    return row?.type === "path" && x >= GUTTER ? partAt(parts, this.timeline.timeAt(x)) : null;
-  }
-
-  /**
-   * @param {Row | undefined} row
-   * @param {number} x
-   */
-  #spreadAt(row, x) {
-    const { painter, view } = this.timeline;
-    if (!row?.spreads || x < GUTTER || !view) return null;
-    return spreadAt(row.spreads, this.timeline.timeAt(x), (NEAR * view.span) / painter.plotWidth);
-  }
-
-  /**
+   * All that is at a place: also the part of the critical path, what is known of all ranks, the flag
+   * of a finding and the note.
    * @param {number} x
    * @param {number} y
    */
-  #flagAt(x, y) {
-    const { painter, flags } = this.timeline;
-    return flagAt(flags, painter.x, x, y);
+  #under(x, y) {
+    const { flags, notes, painter, path, view } = this.timeline;
+    const { row, hit } = this.#hit(x, y);
+    const time = this.timeline.timeAt(x);
+    const inPlot = x >= GUTTER && view;
+    return {
+      row, hit,
+      finding: flagAt(flags, painter.x, x, y),
+      part: inPlot && row?.type === "path" ? partAt(path.shown?.parts ?? [], time) : null,
+      spread: inPlot && row?.spreads
+        ? spreadAt(row.spreads, time, (NEAR * view.span) / painter.plotWidth) : null,
+      note: notes?.at(x, y),
+    };
   }
 
   /**
@@ -93,27 +86,18 @@ export class TimelinePointer {
     const { canvas } = timeline.panel;
     this.last = [x, y, pageX, pageY];
     this.x = x >= GUTTER ? x : null;
-    const { row, hit } = this.#hit(x, y);
-    const finding = this.#flagAt(x, y);
+    const { row, hit, finding, part, spread, note } = this.#under(x, y);
     const isSame = hit && hover && hit.row === hover.row && hit.start === hover.start &&
       hit.id === hover.id;
     if (!isSame) this.hover = hit ?? null;
-    const part = this.#partAt(row, x);
-    const spread = this.#spreadAt(row, x);
-    const note = timeline.notes?.at(x, y);
     timeline.linked?.pointed(timeline, this.x);
     const isButton = hit || finding || note || row?.foldable || part || spread;
     canvas.style.cursor = isButton ? "pointer" : x < GUTTER ? "default" : "grab";
     timeline.refresh();
-    if (finding) {
-      const title = `${finding.severity}: ${finding.finding}`;
-      timeline.panel.note.show([title, finding.label], pageX, pageY);
-    } else if (note) {
-      timeline.panel.note.show(note.lines, pageX, pageY);
-    } else if (part) {
-      timeline.panel.note.show(partLines(part), pageX, pageY);
-    } else if (spread) {
-      timeline.panel.note.show(spreadLines(spread), pageX, pageY);
+    const lines = (finding && [`${finding.severity}: ${finding.finding}`, finding.label])
+      ?? note?.lines ?? (part && partLines(part)) ?? (spread && spreadLines(spread));
+    if (lines) {
+      timeline.panel.note.show(lines, pageX, pageY);
     } else if (!isSame) {
       clearTimeout(this.describing);
       timeline.panel.note.hide();
@@ -163,11 +147,7 @@ export class TimelinePointer {
    */
   click(x, y) {
     const { timeline } = this;
-    const finding = this.#flagAt(x, y);
-    const { row, hit } = this.#hit(x, y);
-    const part = this.#partAt(row, x);
-    const spread = this.#spreadAt(row, x);
-    const note = timeline.notes?.at(x, y);
+    const { row, hit, finding, part, spread, note } = this.#under(x, y);
     if (note) timeline.notes?.go(note);
     else if (finding) timeline.showEvidence(finding.rank, finding.source);
     else if (part) timeline.path.choose(part);

@@ -1,7 +1,7 @@
 // @ts-check
 // Searches all ranks that can be chosen for events by name, label and conditions.
 import { saved } from "../tables.js";
-import { make } from "../elements.js";
+import { download } from "../elements.js";
 import { FOUND, foundContent } from "./lists.js";
 /** @import { Timeline } from "./timeline.js" */
 /** @import { Found, Matches } from "./types.d.ts" */
@@ -97,9 +97,7 @@ export class TimelineSearch {
     if (!this.order) return;
     const listed = await data.answer("matches",
       { rank: numbers, text: panel.query.value, order: this.order, most: MAX_SAVED });
-    const href = URL.createObjectURL(new Blob([csvOf(listed)], { type: "text/csv" }));
-    make("a", { href, download: "found.csv" }).click();
-    URL.revokeObjectURL(href);
+    download(new Blob([csvOf(listed)], { type: "text/csv" }), "found.csv");
   }
 
   /** @param {Matches} matches */

@@ -172,16 +172,11 @@ export class Timeline {
   }
 
   fit() {
-    const { selected, block, chosenEvidence } = this;
-    if (selected && !selected.length) this.#center(selected.begin);
+    const { selected, block, chosenEvidence, view } = this;
+    if (selected && !selected.length && view) this.setView(centered(view, selected.begin), { jump: true });
     else if (selected) this.frame(selected.begin, selected.begin + selected.length);
     else if (block) this.frame(block.start, block.end, BLOCK_SHARE);
     else if (chosenEvidence) this.frame(chosenEvidence.start, chosenEvidence.end, EVIDENCE_SHARE);
-  }
-
-  /** @param {number} time */
-  #center(time) {
-    if (this.view) this.setView(centered(this.view, time), { jump: true });
   }
 
   /** @param {number} x */
@@ -272,7 +267,7 @@ export class Timeline {
     if (!this.view) return;
     const nearby = this.rows.filter((row) =>
       row.top + row.height > AXIS - AHEAD && row.top < height + AHEAD);
-    for (const number of this.layout.withoutHost) this.data.loadHost(number);
+    for (const number of this.layout.withoutHost) this.data.loadRank(number, "host");
     const keys = nearby.flatMap((row) => (row.track ? [row.track.row] : []));
     const folded = nearby.filter((row) => row.type === "rank" && row.folded);
     this.panel.describeStrips(stripTexts(folded, this.data.strips));
@@ -313,7 +308,7 @@ export class Timeline {
       if (!this.opened.has(rank) && this.numbers.includes(rank)) this.opened.add(rank);
       await this.data.loadRank(rank);
       event = await this.data.event(id);
-      await this.data.loadHost(rank); // the server has read it for the event
+      await this.data.loadRank(rank, "host"); // the server has read it for the event
     } catch (error) {
       this.panel.showMessage(/** @type {Error} */ (error).message);
       return;
