@@ -17,8 +17,8 @@ from tests.support.selection import in_turn, long_after
 from tests.support.traces import SAMPLE
 from traceprof import open_trace
 from traceprof.cli.main import EXIT_DONE
-from traceprof.trace.kineto.communication import bytes_of_shapes
 from traceprof.trace.kineto.events import Arguments
+from traceprof.trace.kineto.records import bytes_of_shapes
 from traceprof.trace.model.special_values import (
     MAX_BYTES,
     MAX_EVENT_NS,

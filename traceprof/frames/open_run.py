@@ -43,7 +43,6 @@ class RunFrames:
     """
 
     def __init__(self, run: Run, failed: Sequence[FailedReport] = ()) -> None:
-        """Take the open reports of a run."""
         self._run, self.failed = run, tuple(failed)
 
     def __enter__(self) -> Self:
@@ -53,7 +52,6 @@ class RunFrames:
         self.close()
 
     def __repr__(self) -> str:
-        """Return the reports and the number of ranks in a line."""
         names = reports_text([trace.path for trace in self._run.traces])
         return f"<RunFrames of {names}, ranks: {len(self.ranks)}>"
 

@@ -90,7 +90,6 @@ def frame(parts: Sequence[Part]) -> pd.DataFrame:
 
 
 def _joined(parts: Sequence[Numbers | TextColumn | Optional]) -> Any:  # noqa: ANN401
-    """Return a column as pandas keeps it."""
     import pandas as pd  # noqa: PLC0415
 
     names = [part for part in parts if isinstance(part, TextColumn)]

@@ -35,7 +35,6 @@ class Category(str, Enum):
     OTHER = "other"
 
     def __str__(self) -> str:
-        """Return the category as the JSON has it."""
         return self.value
 
 

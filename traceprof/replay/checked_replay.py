@@ -73,8 +73,6 @@ _FAR_OFF = 10.0  # digits of a share beyond it say nothing
 
 
 class _Meaning(Record, frozen=True):
-    """Consequences of a gate that fails."""
-
     why: str  # what is wrong, with a place for the value
     part: Part | None  # what to record instead; None if no recording is known to help
     refuses: frozenset[str]  # kinds of changes that it makes unsure

@@ -124,6 +124,5 @@ class Asked:
     missing: tuple[NotApplicable, ...] = ()  # findings and parts that failed
 
     def __repr__(self) -> str:
-        """Return the reports and the number of answers in one line."""
         names = reports_text([Path(report.path) for report in self.run.reports])
         return f"<Asked of {names}, answers: {len(self.whatif.answers)}>"

@@ -46,7 +46,9 @@ def open_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
         MissingToolError: a .nsys-rep without `nsys`.
         MissingExtraError: packed by zstd, and nothing is installed that unpacks it.
     """
-    report = _path(path)
+    if not isinstance(path, (str, os.PathLike)):
+        raise UsageError(f"cannot read {path!r}", "it is not a path", "give the path of a report")
+    report = Path(path)
     start = _first_bytes(report)
     if start.startswith(_SQLITE) or _SQLITE.startswith(start):
         from traceprof.trace.nsight.export import NsightTrace
@@ -67,12 +69,6 @@ def open_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
         remedy = "unpack it with unzstd, or pip install backports.zstd"
         raise MissingExtraError(f"cannot read {report}", NO_ZSTD, remedy)
     raise TraceFormatError(f"cannot read {report}", *_unreadable(start, unpacked))
-
-
-def _path(path: object) -> Path:
-    if not isinstance(path, (str, os.PathLike)):
-        raise UsageError(f"cannot read {path!r}", "it is not a path", "give the path of a report")
-    return Path(path)
 
 
 def check_openable(path: Path) -> None:
@@ -150,7 +146,7 @@ def _first_bytes(path: Path) -> bytes:
         raise TraceFileError(f"cannot read {path}", why, "check the path") from error
     if not start:
         from traceprof.trace.kineto.file import COPY_AGAIN
-        from traceprof.trace.nsight.parts import RE_EXPORT
+        from traceprof.trace.nsight.metadata import RE_EXPORT
 
         is_json = ".json" in path.name
         remedy = COPY_AGAIN if is_json else RE_EXPORT

@@ -156,7 +156,6 @@ class Weigher:
     def __init__(
         self, process: Process, durations: Durations, reading: Reading = AS_RECORDED
     ) -> None:
-        """Prepare the data that edges share."""
         self._process, self._durations, self._reading = process, durations, reading
         self._length_ns = durations.length_ns * reading.has_gpu_time
         calls, work = process.calls, process.work

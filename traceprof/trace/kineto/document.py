@@ -263,7 +263,6 @@ class KinetoDocument:
                 raise _CutError
 
     def _fill(self, length: int) -> None:
-        """Fill the buffer with `length` bytes, or all that are left."""
         pieces, have = [self._buffer], len(self._buffer)
         while have < length and not self._is_read:
             piece = next(self._pieces, None)
@@ -348,14 +347,10 @@ def has_end(text: str, start: int) -> bool:
 
 
 def repaired(text: str, start: int) -> tuple[str, int] | None:
-    """Repair the texts of an event that is no JSON.
+    """Repair the texts of an event that is no JSON; return it as JSON and its end in the text.
 
-    Args:
-        text: of the document, a character for each byte.
-        start: the place at which the event begins.
-
-    Returns:
-        The event as JSON, and the place at which it ends in `text`; None if it cannot be repaired.
+    None if it cannot be repaired. `text`: of the document, a character for each byte, in which the
+    event begins at `start`.
     """
     ends = _END.finditer(text, start, start + MAX_REPAIR_BYTES)
     for _, found in zip(range(_MAX_ENDS), ends, strict=False):
@@ -418,10 +413,7 @@ def _with_escaped_name(event: str) -> str:
 def without_events(file: TraceFile, *, is_cut: bool, unread: frozenset[str]) -> TraceFormatError:
     """Return the error of a trace without one complete event that is read.
 
-    Args:
-        file: of the trace.
-        is_cut: whether its document ends in the middle.
-        unread: categories of events that are not read.
+    `is_cut`: its document ends in the middle. `unread`: categories of events that are not read.
     """
     if is_cut:
         return file.damaged("it is cut short before its first event is complete", COPY_AGAIN)

@@ -257,7 +257,6 @@ class Events:
     """
 
     def __init__(self, rows: Sequence[AnyEvent], start_ns: Int64, length_ns: Int64) -> None:
-        """Combine events with their times."""
         self.rows, self.start_ns, self.length_ns = rows, start_ns, length_ns
         self._arguments: list[Arguments] | None = None
 

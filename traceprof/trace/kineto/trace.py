@@ -13,11 +13,9 @@ from traceprof.kernel_names.categories import forget_names
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.kineto import records
-from traceprof.trace.kineto.communication import read_calls, read_label_ranges
 from traceprof.trace.kineto.content import only_process, read_content
 from traceprof.trace.kineto.events import Kind
 from traceprof.trace.kineto.file import TraceFile
-from traceprof.trace.kineto.records import read_annotations, read_marks
 from traceprof.trace.model.communication_calls import (
     NO_CALLS,
     NO_PROCESS_CALLS,
@@ -120,20 +118,28 @@ _KINDS = {
 _ALWAYS = (Part.EVERY_OPERATION, Part.GRAPH_KERNELS)
 
 
+_AMD = "AMD"
+_ROCM_MARKS = ("roctracer_version", "hip_runtime_version", "hip_driver_version")
+_VERSIONS = (
+    *("cuda_runtime_version", "cuda_driver_version", "cupti_version", "nccl_version"),
+    *("hip_runtime_version", "hip_driver_version", "roctracer_version"),
+    *("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules"),
+)
+_MAX_INTEGER = 1 << 62
+
+
+class _Device(Record, frozen=True):
+    name: str | None  # its name
+    capability: tuple[int, int] | None  # its compute capability, major and minor
+    num_sms: int | None  # its multiprocessors
+
+
 class KinetoTrace(Trace):
     """A trace that is read as a whole on first use.
 
     A trace is of one process; times count from its first event. Correlation ids connect GPU
     operations with the calls that launched them. Flows between them (`ac2g`) are not read: those
     with both ends join equal ids, and the others lack the same end as the ids.
-
-    Attributes:
-        path: the file.
-        format: always `kineto-json`.
-        format_name: always `torch.profiler`.
-        how_to_collect: how to record each part.
-        product_version: None: unknown.
-        schema_version: of the document; None if unknown.
     """
 
     format = KINETO_FORMAT
@@ -141,11 +147,7 @@ class KinetoTrace(Trace):
     how_to_collect = HOW_TO_COLLECT
 
     def __init__(self, path: Path, progress: Progress | None = None) -> None:
-        """Open the trace.
-
-        Args:
-            path: the file, plain or compressed with gzip.
-            progress: called with the bytes that are read.
+        """Read the trace.
 
         Raises:
             TraceFileError: it cannot be read.
@@ -159,10 +161,10 @@ class KinetoTrace(Trace):
         except BaseException:
             self.close()
             raise
-        self._metadata = Metadata(self._content.facts)
         self.moved: Mapping[RankKey, int] = {}
         self.product_version = None
-        self.schema_version = self._metadata.schema_version
+        version = _integer(self._content.facts.get("schemaVersion"))
+        self.schema_version = None if version is None else str(version)
 
     @property
     def in_use(self) -> AbstractContextManager[None]:
@@ -196,11 +198,7 @@ class KinetoTrace(Trace):
         if part is Part.EVENT_RECORDS:
             return self._event_records is not None
         if part in {Part.COMMUNICATION_CALLS, Part.MESSAGE_SIZES, Part.COMMUNICATORS}:
-            calls = self.communication_calls(self._process).labelled
-            if part is Part.COMMUNICATION_CALLS:
-                return len(calls) > 0
-            column = calls.bytes if part is Part.MESSAGE_SIZES else calls.communicator
-            return bool((column >= 0).any())
+            return self.holds_calls(part)
         kinds = _KINDS.get(part, ())
         return part in _ALWAYS or any(kind in self._content.num_events for kind in kinds)
 
@@ -301,7 +299,7 @@ class KinetoTrace(Trace):
     @cached_property
     def label_ranges(self) -> Mapping[int, LabelRanges]:
         """The ranges of `instrument` by process."""
-        return read_label_ranges(self._annotations)
+        return records.read_label_ranges(self._annotations)
 
     def ranges(
         self,
@@ -345,24 +343,41 @@ class KinetoTrace(Trace):
         return sorted(longest, key=lambda name: -longest[name])[:limit]
 
     def gpu_name(self, key: RankKey) -> str | None:
-        return self._metadata.gpu_name(key.device)
+        of_device = self._device(key.device)
+        return of_device.name if of_device else None
 
     def compute_capability(self, key: RankKey) -> tuple[int, int] | None:
-        return self._metadata.compute_capability(key.device)
+        is_of_amd = any(mark in self._content.facts for mark in _ROCM_MARKS)
+        if is_of_amd or any(name.startswith(_AMD) for name in self.gpus):
+            return None
+        of_device = self._devices.get(key.device)
+        return of_device.capability if of_device else None
 
     def num_sms(self, key: RankKey) -> int | None:
-        return self._metadata.num_sms(key.device)
+        of_device = self._device(key.device)
+        return of_device.num_sms if of_device else None
+
+    def _device(self, device: int) -> _Device | None:
+        """Return the properties of a device.
+
+        AMD's GPUs are numbered otherwise in events than among those that the process sees: where it
+        sees one kind, it is that.
+        """
+        of_device, kinds = self._devices.get(device), set(self._devices.values())
+        return kinds.pop() if of_device is None and len(kinds) == 1 else of_device
 
     def global_rank(self, process: int) -> int | None:
         rank = self.labelled_rank(process)
         return self.distributed_rank(process) if rank is None else rank
 
     def distributed_rank(self, process: int) -> int | None:
-        return self._metadata.rank if process == self._process else None
+        rank = _integer(self._distributed.get("rank"))
+        is_rank = process == self._process and rank is not None and 0 <= rank < 1 << 31
+        return rank if is_rank else None
 
     @property
     def world_size(self) -> int | None:
-        return self._metadata.world_size
+        return _integer(self._distributed.get("world_size"))
 
     def labelled_rank(self, process: int) -> int | None:
         return rank_of(self.label_ranges[process].kinds) if process in self.label_ranges else None
@@ -370,15 +385,22 @@ class KinetoTrace(Trace):
     @cached_property
     def session(self) -> Session:
         first_ns, end_ns = self._content.first_ns or 0, self._content.end_ns
+        facts = self._content.facts
+        software = {**self._distributed, **facts}
+        start_ns = (_integer(facts.get("baseTimeNanoseconds")) or 0) + first_ns
         return Session(
-            host=self._metadata.host_name,
+            host=_text(facts.get("host_name")),
             num_cores=None,
-            start_utc_ns=self._metadata.start_utc_ns(first_ns),
+            start_utc_ns=start_ns if start_ns >= FIRST_UTC_NS else None,
             is_utc=False,
             command_line=(),
             environment={},
             end_ns=None if end_ns is None else end_ns - first_ns,
-            versions=self._metadata.versions,
+            versions={
+                name.replace("_", " "): str(software[name])
+                for name in _VERSIONS
+                if software.get(name)
+            },
         )
 
     def num_threads(self, process: int) -> int | None:
@@ -397,12 +419,31 @@ class KinetoTrace(Trace):
     @property
     def gpus(self) -> Sequence[str]:
         """Names of the GPUs that the process sees."""
-        return self._metadata.gpu_names
+        return tuple(device.name for device in self._devices.values() if device.name)
 
     def program(self, process: int) -> str | None:
         return self._content.process_names.get(process)
 
     # -- reading ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _distributed(self) -> Mapping[str, Any]:
+        return _mapping(self._content.facts.get("distributedInfo"))
+
+    @cached_property
+    def _devices(self) -> dict[int, _Device]:
+        listed = self._content.facts.get("deviceProperties")
+        devices = {}
+        for properties in map(_mapping, listed if isinstance(listed, list) else ()):
+            device = _integer(properties.get("id"))
+            major, minor = (
+                _integer(properties.get(key)) for key in ("computeMajor", "computeMinor")
+            )
+            if device is not None:
+                capability = None if major is None or minor is None else (major, minor)
+                num_sms = _integer(properties.get("numSms")) or None
+                devices[device] = _Device(_text(properties.get("name")), capability, num_sms)
+        return devices
 
     @cached_property
     def _api_calls(self) -> dict[int, ApiCalls]:
@@ -430,135 +471,18 @@ class KinetoTrace(Trace):
 
     @cached_property
     def _annotations(self) -> dict[int, Annotations]:
-        return read_annotations(self._content)
+        return records.read_annotations(self._content)
 
     @cached_property
     def _marks(self) -> dict[int, Marks]:
-        return read_marks(self._content)
+        return records.read_marks(self._content)
 
     @cached_property
     def _calls(self) -> ProcessCalls:
         ranges = self.label_ranges.get(self._process)
         labels = [] if ranges is None else labelled_calls(ranges)
-        calls = read_calls(self._content, self._process, labels)
+        calls = records.read_calls(self._content, self._process, labels)
         return ProcessCalls(NO_CALLS, nested_calls(calls))
-
-
-_VENDOR = "AMD"
-_ROCM_MARKS = ("roctracer_version", "hip_runtime_version", "hip_driver_version")
-_VERSIONS = (
-    *("cuda_runtime_version", "cuda_driver_version", "cupti_version", "nccl_version"),
-    *("hip_runtime_version", "hip_driver_version", "roctracer_version"),
-    *("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules"),
-)
-_MAX_INTEGER = 1 << 62
-
-
-class _Device(Record, frozen=True):
-    name: str | None  # its name
-    capability: tuple[int, int] | None  # its compute capability, major and minor
-    num_sms: int | None  # its multiprocessors
-
-
-class Metadata:
-    """Facts of a trace, each None or empty if the trace does not have it."""
-
-    def __init__(self, facts: Mapping[str, Any]) -> None:
-        """Wrap the facts at the top of the document."""
-        self._facts = facts
-
-    @property
-    def base_ns(self) -> int:
-        """The origin of the times of events, in ns since 1970; 0 if they count from 1970."""
-        return _integer(self._facts.get("baseTimeNanoseconds")) or 0
-
-    @property
-    def host_name(self) -> str | None:
-        """The machine's name."""
-        return _text(self._facts.get("host_name"))
-
-    @property
-    def schema_version(self) -> str | None:
-        """The version of the document's schema."""
-        version = _integer(self._facts.get("schemaVersion"))
-        return None if version is None else str(version)
-
-    @property
-    def is_rocm(self) -> bool:
-        """True for a trace of AMD's GPUs."""
-        names = self.gpu_names
-        return any(mark in self._facts for mark in _ROCM_MARKS) or any(
-            name.startswith(_VENDOR) for name in names
-        )
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """Versions of software by its name, and what the profiler was told to record."""
-        facts = {**self._distributed, **self._facts}
-        return {name.replace("_", " "): str(facts[name]) for name in _VERSIONS if facts.get(name)}
-
-    @property
-    def rank(self) -> int | None:
-        """The rank of the process in its run."""
-        rank = _integer(self._distributed.get("rank"))
-        return rank if rank is not None and 0 <= rank < 1 << 31 else None
-
-    def gpu_name(self, device: int) -> str | None:
-        """Return the name of a device.
-
-        AMD's GPUs are numbered otherwise in events than among those that the process sees: where it
-        sees one kind, it is that.
-        """
-        of_device = self._device(device)
-        return of_device.name if of_device else None
-
-    def compute_capability(self, device: int) -> tuple[int, int] | None:
-        """Return the compute capability of a device; AMD's GPUs have none."""
-        of_device = None if self.is_rocm else self._devices.get(device)
-        return of_device.capability if of_device else None
-
-    def num_sms(self, device: int) -> int | None:
-        """Return the number of multiprocessors of a device, numbered as for `gpu_name`."""
-        of_device = self._device(device)
-        return of_device.num_sms if of_device else None
-
-    def _device(self, device: int) -> _Device | None:
-        of_device, kinds = self._devices.get(device), set(self._devices.values())
-        return kinds.pop() if of_device is None and len(kinds) == 1 else of_device
-
-    @property
-    def gpu_names(self) -> tuple[str, ...]:
-        """The names of the GPUs that the process sees."""
-        return tuple(device.name for device in self._devices.values() if device.name)
-
-    def start_utc_ns(self, first_ns: int) -> int | None:
-        """Start of the first event in ns since 1970, given it in trace time; None if unknown."""
-        start = self.base_ns + first_ns
-        return start if start >= FIRST_UTC_NS else None
-
-    @property
-    def world_size(self) -> int | None:
-        """The number of processes of the run; None if unknown."""
-        return _integer(self._distributed.get("world_size"))
-
-    @cached_property
-    def _distributed(self) -> Mapping[str, Any]:
-        return _mapping(self._facts.get("distributedInfo"))
-
-    @cached_property
-    def _devices(self) -> dict[int, _Device]:
-        listed = self._facts.get("deviceProperties")
-        devices = {}
-        for properties in map(_mapping, listed if isinstance(listed, list) else ()):
-            device = _integer(properties.get("id"))
-            major, minor = (
-                _integer(properties.get(key)) for key in ("computeMajor", "computeMinor")
-            )
-            if device is not None:
-                capability = None if major is None or minor is None else (major, minor)
-                num_sms = _integer(properties.get("numSms")) or None
-                devices[device] = _Device(_text(properties.get("name")), capability, num_sms)
-        return devices
 
 
 def _integer(value: object) -> int | None:

@@ -139,14 +139,12 @@ class RankOperations:
     def __init__(
         self, kernels: Kernels, copies: Copies, memsets: Copies, graphs: Operations
     ) -> None:
-        """Combine the operations."""
         self._recorded = kernels
         self._kernels: Kernels | None = None
         self.overruns: tuple[Overrun, ...] = ()
         self.copies, self.memsets, self.graphs = copies, memsets, graphs
 
     def __len__(self) -> int:
-        """Return the number of operations."""
         return sum(map(len, self.groups))
 
     @property

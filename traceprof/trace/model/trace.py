@@ -11,6 +11,7 @@ from traceprof.structs import Record
 from traceprof.trace.model import host
 from traceprof.trace.model.communication_calls import NO_MPI_CALLS
 from traceprof.trace.model.operations import NO_COUNTERS
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     import re
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
     from traceprof.trace.model.communication_calls import MpiCalls, ProcessCalls
     from traceprof.trace.model.operations import Counters, RankKey, RankOperations, Signatures
-    from traceprof.trace.model.parts import HowToCollect, Part
+    from traceprof.trace.model.parts import HowToCollect
     from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeTable
 
 
@@ -152,14 +153,9 @@ class Trace(Protocol):
         """Return the activity of a process's CUDA-calling threads outside of CUDA."""
 
     def others_ran(self, times_ns: Int64, threads: Int64) -> Mask | None:
-        """Return at which times another thread was on a CPU directly before, of any process.
+        """Return at which times another thread was on a CPU directly before, bool[n].
 
-        Args:
-            times_ns: int64[n].
-            threads: int64[t], to leave out.
-
-        Returns:
-            bool[n]; None if thread switches were not recorded.
+        Threads of any process count but for some, int64[t]; None without thread switches.
         """
         return None
 
@@ -175,10 +171,7 @@ class Trace(Protocol):
 
         A worker is another process without operations on a GPU, of which a thread has the name of
         one of the process's, as forked ones have, or that of a `DataLoader`'s worker. Its thread
-        that ran longest counts.
-
-        Returns:
-            int64[n]; empty if thread switches or names were not recorded.
+        that ran longest counts. Int64[n], empty without thread switches or names.
         """
         return np.empty(0, np.int64)
 
@@ -205,6 +198,17 @@ class Trace(Protocol):
 
     def communication_calls(self, process: int) -> ProcessCalls:
         """Return the communication calls on the host, from NCCL's ranges and labels."""
+
+    def holds_calls(self, part: Part) -> bool:
+        """Return whether communication calls are recorded; or their sizes or communicators."""
+        calls = [
+            source
+            for process in {key.process for key in self.operations}
+            for source in self.communication_calls(process)[:2]
+        ]
+        columns = {Part.MESSAGE_SIZES: "bytes", Part.COMMUNICATORS: "communicator"}
+        column = columns.get(part, "operation")
+        return any((getattr(source, column) >= 0).any() for source in calls)
 
     @property
     def label_ranges(self) -> Mapping[int, LabelRanges]:
@@ -235,10 +239,9 @@ class Trace(Protocol):
         """
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
-        """Return the ends of named ranges of a process, and the threads that ended them.
+        """Return the ends of named ranges of a process that are over, and the threads of these.
 
-        Returns:
-            int64[n] in no order, int64[n]; those that never ended are left out.
+        Int64[n] each, in no order.
         """
 
     def range_table(self, process: int) -> RangeTable | None:

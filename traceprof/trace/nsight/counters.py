@@ -59,6 +59,7 @@ _GAP = 2
 def read_counters(database: Database, ranks: Sequence[RankKey]) -> Counters:
     """Read the sampled counters of links."""
     by_gpu, has_samples = _gpu_samples(database)
+    nics = database.rows(schema.NIC_INFO, {"name": str})
     clocks = {
         gpu: series for gpu, of_gpu in by_gpu.items() for series in of_gpu if series.link == CLOCK
     }
@@ -71,12 +72,9 @@ def read_counters(database: Database, ranks: Sequence[RankKey]) -> Counters:
         clocks=clocks,
         gpu_of_rank=_gpus_of_ranks(database, ranks),
         network=_nic_samples(database),
-        nics=_nics(database),
+        nics=tuple(sorted({row["name"] for row in nics if row["name"]})),
         has_gpu_samples=has_samples,
     )
-
-
-# -- GPUs -----------------------------------------------------------------------------------------
 
 
 def _gpu_samples(database: Database) -> tuple[dict[int, tuple[LinkSamples, ...]], bool]:
@@ -197,9 +195,6 @@ def _periods(times: Int64, values: Int64) -> tuple[Int64, Int64, Int64]:
     return (times - lengths)[short], times[short], values[short]
 
 
-# -- NICs -----------------------------------------------------------------------------------------
-
-
 def _nic_samples(database: Database) -> tuple[LinkSamples, ...]:
     names = database.rows(
         schema.NIC_METRIC_NAMES, {"metricsListId": int, "metricsIdx": int, "name": str, "unit": str}
@@ -256,8 +251,3 @@ def _nic_names(database: Database) -> dict[int, str]:
         if row["nicId"] in by_nic and row["globalId"] is not None:
             names[row["globalId"]] = by_nic[row["nicId"]]
     return names
-
-
-def _nics(database: Database) -> tuple[str, ...]:
-    rows = database.rows(schema.NIC_INFO, {"name": str})
-    return tuple(sorted({row["name"] for row in rows if row["name"]}))

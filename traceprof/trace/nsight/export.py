@@ -26,11 +26,16 @@ from traceprof.trace.nsight import host, nvtx, schema
 from traceprof.trace.nsight.counters import read_counters
 from traceprof.trace.nsight.gpu import GpuOperationsData, read_gpu_operations
 from traceprof.trace.nsight.host import read_api_calls
-from traceprof.trace.nsight.metadata import Target
+from traceprof.trace.nsight.metadata import (
+    HOW_TO_COLLECT,
+    RE_EXPORT,
+    Target,
+    check_is_export,
+    holds,
+)
 from traceprof.trace.nsight.mpi import mpi_processes, read_mpi_calls
 from traceprof.trace.nsight.nccl import read_communication_calls
 from traceprof.trace.nsight.nvtx import Events, domain_names, read_events, read_label_ranges
-from traceprof.trace.nsight.parts import HOW_TO_COLLECT, RE_EXPORT, check_is_export, holds
 from traceprof.trace.nsight.rows import read_strings, refers_to, repeated_strings
 from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.read_columns import count_rows
@@ -114,11 +119,9 @@ class NsightTrace(Trace):
     Each section is read on first use, or supplied by another process.
 
     Attributes:
-        path: the export.
         product_version: the Nsight Systems that exported it, or None (2020 and 2021).
         schema_version: of the export, not of the capture, or None.
         target: metadata of the export, the machine and the programs.
-        moved: by how many ns operations were moved, by rank.
     """
 
     format = NSIGHT_FORMAT
@@ -323,11 +326,6 @@ class NsightTrace(Trace):
     def operations(self) -> Mapping[RankKey, RankOperations]:
         return self._gpu_operations.operations
 
-    @cached_property
-    def _named_mpi_ranks(self) -> dict[int, set[int]]:
-        """Ranks of each process from the thread names that MPI gave."""
-        return nvtx.mpi_ranks(self._nvtx_thread_names)
-
     @_ReadAgain
     def kernel_names(self) -> Mapping[int, str]:
         unknown = {
@@ -478,12 +476,11 @@ class NsightTrace(Trace):
 
     def global_rank(self, process: int) -> int | None:
         rank = self.labelled_rank(process)
-        if rank is not None:
-            return rank
-        return self._mpi_rank(process)
+        return self._mpi_rank(process) if rank is None else rank
 
     def _mpi_rank(self, process: int) -> int | None:
-        ranks = self.target.mpi_ranks(process) or self._named_mpi_ranks.get(process, set())
+        ranks = self.target.mpi_ranks(process)
+        ranks = ranks or nvtx.mpi_ranks(self._nvtx_thread_names).get(process, set())
         return next(iter(ranks)) if len(ranks) == 1 else None
 
     def labelled_rank(self, process: int) -> int | None:
@@ -544,11 +541,11 @@ class NsightTrace(Trace):
 
     @_ReadAgain
     def _synchronizations(self) -> Mapping[int, Mapping[str, Column]]:
-        return host.read_synchronizations(self._database)
+        return dict(host.by_process(self._database, schema.WAIT, "globalPid"))
 
     @_ReadAgain
     def _event_records(self) -> Mapping[int, Mapping[str, Column]]:
-        return host.read_event_records(self._database)
+        return dict(host.by_process(self._database, schema.EVENT_RECORD, "globalPid"))
 
     @_ReadAgain
     def _launch_stalls(self) -> dict[int, model.LaunchStalls]:
@@ -564,7 +561,8 @@ class NsightTrace(Trace):
 
     @_ReadAgain
     def _profiler_overhead(self) -> dict[int, model.ThreadSpans]:
-        return host.read_profiler_overhead(self._database)
+        tables = [(schema.PROFILER_OVERHEAD, schema.SPAN_NAME)]
+        return host.read_spans(self._database, tables, threads=None)
 
     @property
     def _calling_threads(self) -> Int64:

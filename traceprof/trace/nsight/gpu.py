@@ -45,14 +45,6 @@ class Kinds(Record, frozen=True):
     memory: Mapping[int, MemoryKind]
 
 
-def read_kinds(database: Database) -> Kinds:
-    """Read the export's own enumerations, if it has them."""
-    return Kinds(
-        _kinds(database, schema.MEMCPY_KINDS, schema.COPY_KINDS, CopyKind),
-        _kinds(database, schema.MEM_KINDS, schema.MEMORY_KINDS, MemoryKind),
-    )
-
-
 def translated(column: Column, kinds: Mapping[int, CopyKind] | Mapping[int, MemoryKind]) -> Int64:
     """Translate an export's numbers of kinds into ours, int64[n]; NULL stays NULL."""
     numbers = column.distinct
@@ -167,9 +159,9 @@ _NO_ROWS = Rows(pack(np.empty(0, np.int64)), {})
 def read_table(
     database: Database, table: schema.Table, chunks: Iterable[tuple[Columns, int]], notes: list[str]
 ) -> dict[RankKey, Rows]:
-    """Rows of each rank in a table of GPU operations, from `usable` chunks.
+    """Rows of each rank in a table of GPU operations; adds a note on unusable rows.
 
-    Adds a note on unusable rows.
+    `chunks`: as `usable` returns them.
     """
     places: dict[RankKey, int] = {}  # in order of first occurrence
     parts, unusable = RowsByProcess(), 0
@@ -183,39 +175,15 @@ def read_table(
             owner[rows] = places.setdefault(key, len(places))
         parts.add(chunk, owner)
         check_few_processes(database, table.name, len(places))
-    note_unusable(table, unusable, notes)
-    return {
-        key: _sorted_by_time(columns)
-        for key, (_, columns) in zip(places, parts.finished(), strict=True)
-    }
-
-
-def note_unusable(table: schema.Table, unusable: int, notes: list[str]) -> None:
-    """Add a note on the number of unusable rows of a table."""
     if unusable:
         notes.append(
             f"{counted(unusable, 'row')} of {table.name} left out: without a start, an end, a"
             " process or a device, or with an end before the start"
         )
-
-
-def note_unknown_sizes(table: Mapping[RankKey, Rows], notes: list[str]) -> None:
-    """Add a note on the number of copies whose size is missing or beyond any memory."""
-    sizes = [rows.columns[BYTES].values for rows in table.values() if BYTES in rows.columns]
-    unknown = sum(int((of_rank == NULL).sum()) for of_rank in sizes)
-    if unknown:
-        notes.append(f"{counted(unknown, 'memory copy')} without a size: counted as 0 bytes")
-
-
-def usable_chunks(
-    database: Database, table: schema.Table, columns: Sequence[str]
-) -> Iterator[tuple[Columns, int]]:
-    """Usable rows of a table, and the number of unusable ones.
-
-    `columns` include those in `NEEDED`.
-    """
-    for chunk in read_columns(database, table.name, columns):
-        yield usable(database, table, chunk)
+    return {
+        key: _sorted_by_time(columns)
+        for key, (_, columns) in zip(places, parts.finished(), strict=True)
+    }
 
 
 def present_columns(database: Database, table: schema.Table) -> list[str]:
@@ -285,18 +253,30 @@ def read_gpu_operations(database: Database) -> GpuOperationsData:
     names = signer.signatures.name
     copies, memsets, graphs = (
         read_table(
-            database, table, usable_chunks(database, table, present_columns(database, table)), notes
+            database,
+            table,
+            (
+                usable(database, table, chunk)
+                for chunk in read_columns(database, table.name, present_columns(database, table))
+            ),
+            notes,
         )
         for table in (schema.MEMCPY, schema.MEMSET, schema.GRAPH)
     )
-    note_unknown_sizes(copies, notes)
+    sizes = [rows.columns[BYTES].values for rows in copies.values() if BYTES in rows.columns]
+    unknown = sum(int((of_rank == NULL).sum()) for of_rank in sizes)
+    if unknown:
+        notes.append(f"{counted(unknown, 'memory copy')} without a size: counted as 0 bytes")
     if graphs:
         notes.append(
             f"{sum(len(rows.starts) for rows in graphs.values())} CUDA graph launches were"
             " traced as a whole: the kernels inside, NCCL's among them, are not in this export"
             f" (collect with {schema.GRAPH.flag})"
         )
-    kinds = read_kinds(database)
+    kinds = Kinds(
+        _kinds(database, schema.MEMCPY_KINDS, schema.COPY_KINDS, CopyKind),
+        _kinds(database, schema.MEM_KINDS, schema.MEMORY_KINDS, MemoryKind),
+    )
     operations = {
         key: RankOperations(
             Kernels(*_base(of_key), _column(of_key, _SIGNATURE), names),

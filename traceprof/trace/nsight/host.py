@@ -33,7 +33,7 @@ OfThreads = TypeVar("OfThreads", model.ThreadSamples, model.ThreadSpans, model.T
 
 def read_api_calls(database: Database) -> Iterator[tuple[int, model.ApiCalls]]:
     """Yield each process and its CUDA API calls."""
-    for process, columns in _by_process(database, schema.API_CALL, "globalTid"):
+    for process, columns in by_process(database, schema.API_CALL, "globalTid"):
         yield process, _in_order(columns)
 
 
@@ -67,11 +67,6 @@ def _is_around_itself(
     return is_outer
 
 
-def read_synchronizations(database: Database) -> dict[int, dict[str, Column]]:
-    """Return the columns of each process's synchronizations, for `synchronizations_of`."""
-    return dict(_by_process(database, schema.WAIT, "globalPid"))
-
-
 def synchronizations_of(
     columns: Mapping[str, Column], calls: model.ApiCalls | None, api_names: Mapping[int, str]
 ) -> model.Synchronizations:
@@ -93,11 +88,6 @@ def synchronizations_of(
     )
     device = columns["deviceId"].values[order]
     return model.Synchronizations(start, end, stream, correlation, kind, event, recording, device)
-
-
-def read_event_records(database: Database) -> dict[int, dict[str, Column]]:
-    """Return the columns of each process's recordings of CUDA events, for `event_records_of`."""
-    return dict(_by_process(database, schema.EVENT_RECORD, "globalPid"))
 
 
 def event_records_of(
@@ -157,7 +147,7 @@ def read_launch_stalls(database: Database) -> dict[int, model.LaunchStalls]:
         if "COMMAND_BUFFER_FULL" in f"{row['name']} {row['label']}".upper().replace(" ", "_")
     ] or [schema.COMMAND_BUFFER_FULL]
     stalls = {}
-    for process, columns in _by_process(database, schema.DRIVER_OVERHEAD, "globalTid"):
+    for process, columns in by_process(database, schema.DRIVER_OVERHEAD, "globalTid"):
         kind, start = columns["overheadType"].values, columns["start"].values
         chosen = np.flatnonzero(is_in(kind, np.array(kinds, np.int64)))
         order = chosen[np.argsort(start[chosen], kind="stable")]
@@ -167,7 +157,7 @@ def read_launch_stalls(database: Database) -> dict[int, model.LaunchStalls]:
     return stalls
 
 
-def _by_process(
+def by_process(
     database: Database, table: schema.Table, owner: str
 ) -> Iterator[tuple[int, dict[str, Column]]]:
     """Columns of a table by process; rows without start, owner or correlation are unusable.
@@ -216,7 +206,7 @@ def read_host_activity(database: Database, threads: Int64) -> dict[int, model.Ho
     switches = _read_switches(database, threads)
     mpi = [(table, schema.MPI_NAME) for table in sorted(database.columns) if _MPI.match(table)]
     spans = [
-        _read_spans(database, tables, threads)
+        read_spans(database, tables, threads)
         for tables in (
             [(schema.OS_CALLS, schema.SPAN_NAME)],
             mpi,
@@ -234,11 +224,6 @@ def read_host_activity(database: Database, threads: Int64) -> dict[int, model.Ho
         )
         for process in sorted(processes)
     }
-
-
-def read_profiler_overhead(database: Database) -> dict[int, model.ThreadSpans]:
-    """Return the profiler's own work in each process, on any thread."""
-    return _read_spans(database, [(schema.PROFILER_OVERHEAD, schema.SPAN_NAME)], None)
 
 
 def _sampled_mpi(database: Database, threads: Int64) -> dict[int, model.ThreadSpans]:
@@ -367,9 +352,10 @@ def _rows(
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
 
-def _read_spans(
+def read_spans(
     database: Database, tables: Iterable[tuple[str, str | None]], threads: Int64 | None
 ) -> dict[int, model.ThreadSpans]:
+    """Spans of some threads (None for all), by process; `tables`: with the column of names."""
     parts: list[tuple[Int64, ...]] = []
     jit = NULL + 1  # no id of a string
     for table, name in tables:

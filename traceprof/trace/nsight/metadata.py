@@ -1,4 +1,4 @@
-"""Metadata of an Nsight export: the file, the machine and the programs."""
+"""What an Nsight export is of and holds: machine and programs, parts, and how to collect others."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from traceprof.intervals import BEYOND_NS
 from traceprof.patterns import lazy
+from traceprof.trace.grouping import median_of
+from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import FIRST_UTC_NS, MAX_RANK, NULL, whole_number
 from traceprof.trace.model.trace import Session
 from traceprof.trace.nsight import schema
+from traceprof.trace.sqlite.read_columns import has_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from traceprof.trace.model.operations import RankKey
+    from traceprof.trace.model.trace import Trace
     from traceprof.trace.sqlite.database import Database
 
 
@@ -53,10 +57,12 @@ class Target:
 
         `first_ns`: starts of events, which distinguish times in UTC from times since the start.
         """
+        start = self._database.rows(schema.SESSION_START, {"utcTime": str})
+        variables = (self.environment.get(variable) for variable in _HOST_VARIABLES)
         return Session(
-            host=self.hostname,
-            start_text=self.session_start,
-            num_cores=self.num_cores,
+            host=self._machine("Hostname") or next(filter(None, variables), None),
+            start_text=start[0]["utcTime"] or None if start else None,
+            num_cores=whole_number(self._machine("CpuCores")),
             start_utc_ns=self.session_start_ns,
             is_utc=self.is_utc or any(time >= FIRST_UTC_NS for time in first_ns),
             command_line=tuple(self.command_line),
@@ -81,12 +87,6 @@ class Target:
         return words
 
     @property
-    def session_start(self) -> str | None:
-        """The UTC time of the capture's start, as the export has it."""
-        rows = self._database.rows(schema.SESSION_START, {"utcTime": str})
-        return rows[0]["utcTime"] or None if rows else None
-
-    @property
     def session_start_ns(self) -> int | None:
         """The time of the capture's start in ns since 1970."""
         rows = self._database.rows(schema.SESSION_START, {"utcEpochNs": int})
@@ -108,12 +108,6 @@ class Target:
         start = self.session_start_ns if self.is_utc else 0
         return None if start is None else start + int(duration)
 
-    @property
-    def hostname(self) -> str | None:
-        """The name of the machine, if necessary from the environment of the program."""
-        variables = (self.environment.get(variable) for variable in _HOST_VARIABLES)
-        return self._machine("Hostname") or next(filter(None, variables), None)
-
     @cached_property
     def environment(self) -> dict[str, str]:
         """The environment variables of the profiled program."""
@@ -121,12 +115,6 @@ class Target:
         texts = [row["value"] for row in rows if row["name"] == _ENVIRONMENT and row["value"]]
         pairs = (text.partition("=") for text in texts)
         return {name: value.strip().strip('"') for name, _, value in pairs}
-
-    @property
-    def num_cores(self) -> int | None:
-        """The number of logical processors of the machine."""
-        count = self._machine("CpuCores")
-        return whole_number(count)
 
     @property
     def gpus(self) -> list[str]:
@@ -196,14 +184,15 @@ class Target:
         """Return the uuid of the rank's GPU, else its place on the PCI bus, if known."""
         device = self._devices.get((schema.pid_of_process(key.process), key.device))
         if device is not None:
-            return device["uuid"] or self._board_names.get(device["gpuId"])
+            own = (_name_of_board(one) for one in self._gpus if one["id"] == device["gpuId"])
+            return device["uuid"] or next(filter(None, own), None)
         visible = self.environment.get(_VISIBLE)
         ordinal: int | None = key.device
         if visible is not None:
             names = visible.split(",")
             ordinal = whole_number(names[key.device]) if 0 <= key.device < len(names) else None
-        candidates = self._by_ordinal.get(ordinal, []) if ordinal is not None else []
-        return _name_of_board(candidates[0]) if len(candidates) == 1 else None
+        boards = [board for board in self._gpus if board["cuDevice"] == ordinal is not None]
+        return _name_of_board(boards[0]) if len(boards) == 1 else None
 
     @property
     def with_contexts(self) -> set[int]:
@@ -249,19 +238,6 @@ class Target:
         return self._database.rows(schema.GPU_INFO, columns)
 
     @cached_property
-    def _by_ordinal(self) -> dict[int | None, list[dict[str, Any]]]:
-        boards = defaultdict(list)
-        for board in self._gpus:
-            boards[board["cuDevice"]].append(board)
-        return dict(boards)
-
-    @cached_property
-    def _board_names(self) -> dict[int | None, str]:
-        """First uuid or place on the PCI bus of each board, by TARGET_INFO_GPU.id."""
-        names = ((board["id"], _name_of_board(board)) for board in reversed(self._gpus))
-        return {number: name for number, name in names if name}
-
-    @cached_property
     def _devices(self) -> dict[tuple[int | None, int | None], dict[str, Any]]:
         """The first row of CUDA's devices by pid and ordinal of that process."""
         columns = {"gpuId": int, "cudaId": int, "pid": int, "uuid": str, "numMultiprocessors": int}
@@ -293,3 +269,137 @@ class Target:
 
 def _name_of_board(board: dict[str, Any]) -> str | None:
     return board["uuid"] or board["busLocation"] or None
+
+
+_DENSE_NS = 20_000  # between samples: 50 kHz; Nsight's usual 10 kHz are 100 µs
+# The export holds a part if one of these tables has a row.
+_TABLES = {
+    Part.GPU_OPERATIONS: tuple(table.name for table in schema.GPU_OPERATIONS),
+    Part.KERNELS: (schema.KERNEL.name,),
+    Part.COPIES: (schema.MEMCPY.name,),
+    Part.API_CALLS: (schema.API_CALL.name,),
+    Part.SYNCHRONIZATIONS: (schema.WAIT.name,),
+    Part.EVENT_RECORDS: (schema.EVENT_RECORD.name,),
+    Part.STALL_RECORDS: (schema.DRIVER_OVERHEAD.name,),
+    Part.RANGES: (schema.NVTX.name,),
+    Part.HOST_CODE: (schema.OS_CALLS, schema.SAMPLES),
+    Part.THREAD_SWITCHES: (schema.SWITCHES,),
+    Part.SYSTEM_CALLS: (schema.OS_CALLS,),
+    Part.SAMPLES: (schema.CALL_CHAINS,),
+    Part.MPI_CALLS: (
+        "MPI_P2P_EVENTS",
+        "MPI_COLLECTIVES_EVENTS",
+        "MPI_START_WAIT_EVENTS",
+        "MPI_OTHER_EVENTS",
+    ),
+    Part.LINK_COUNTERS: (schema.GPU_METRICS,),
+    Part.NETWORK_COUNTERS: (schema.NIC_METRICS,),
+}
+
+RE_EXPORT = "export it again: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
+"""What to do about a damaged export."""
+
+_WITH_BLOBS = "nsys export --type=sqlite --include-blobs=true"
+
+HOW_TO_COLLECT = HowToCollect(
+    "Nsight Systems",
+    {
+        Part.GPU_OPERATIONS: "nsys profile --trace=cuda,nvtx …",
+        Part.KERNELS: "nsys profile --trace=cuda,nvtx …",
+        Part.COPIES: "nsys profile --trace=cuda,nvtx …",
+        Part.COPY_MEMORY: (
+            "export the .nsys-rep again with a newer Nsight Systems (srcKind and dstKind of"
+            f" {schema.MEMCPY.name})"
+        ),
+        Part.EVERY_OPERATION: (
+            "record fewer steps: nsys profile --capture-range=cudaProfilerApi …; a long recording"
+            " keeps more with --cuda-flush-interval=10000, and CUDA graphs need fewer records with"
+            " --cuda-graph-trace=graph"
+        ),
+        Part.END: "export it again: nsys export --type=sqlite …",
+        Part.GRAPH_KERNELS: "nsys profile --cuda-graph-trace=node …",
+        Part.API_CALLS: "nsys profile --trace=cuda …",
+        Part.SYNCHRONIZATIONS: "nsys profile --trace=cuda …",
+        Part.EVENT_RECORDS: "--cuda-event-trace=true",
+        Part.STALL_RECORDS: (
+            "export the .nsys-rep again with Nsight Systems 2026.1 or later:"
+            " nsys export -t sqlite -o REPORT.sqlite REPORT.nsys-rep"
+        ),
+        Part.RANGES: "nsys profile --trace=cuda,nvtx …",
+        Part.COMMUNICATION_CALLS: (
+            "nsys profile --trace=cuda,nvtx … (without NCCL_NVTX_DISABLE), then"
+            f" {_WITH_BLOBS}; or record with python -m instrument, which names every call"
+        ),
+        Part.MESSAGE_SIZES: (
+            f"export the same report with {_WITH_BLOBS}, from"
+            " Nsight Systems 2024.5 on (NCCL records sizes from 2.16 on); or record with"
+            " python -m instrument, which names every call"
+        ),
+        Part.COMMUNICATORS: (
+            "NCCL 2.25 or later"
+            f" (PyTorch 2.7), nsys profile --trace=cuda,nvtx and {_WITH_BLOBS},"
+            " from Nsight Systems 2024.5 on; or record with python -m instrument,"
+            " which names every call with its peer and group"
+        ),
+        Part.HOST_CODE: "nsys profile --trace=cuda,nvtx,osrt --python-sampling=true …",
+        Part.THREAD_SWITCHES: "nsys profile --cpuctxsw=process-tree …",
+        Part.SYSTEM_CALLS: "nsys profile --trace=cuda,nvtx,osrt …",
+        Part.SAMPLES: "nsys profile --sample=process-tree …",
+        Part.MPI_CALLS: "nsys profile --trace=cuda,nvtx,mpi …",
+        Part.LINK_COUNTERS: f"nsys profile {schema.GPU_METRICS_FLAG} …",
+        Part.NETWORK_COUNTERS: (
+            f"nsys profile {schema.GPU_METRICS_FLAG} {schema.NIC_METRICS_FLAG} …"
+        ),
+        Part.DENSE_COUNTERS: "nsys profile --gpu-metrics-frequency=100000 … (up to 200000 Hz)",
+        Part.COUNTED_GPUS: (
+            "export again with Nsight Systems 2025.1 or later, which maps ordinals to GPUs"
+        ),
+    },
+)
+"""Advice for exports of every version; it names the required versions."""
+
+assert HOW_TO_COLLECT.texts.keys() == set(Part)  # noqa: S101  (no part may be forgotten)
+
+
+def holds(trace: Trace, database: Database, part: Part) -> bool:
+    """Return whether an export holds a part."""
+    if part in _TABLES:
+        return any(has_rows(database, name) for name in _TABLES[part])
+    if part is Part.COPY_MEMORY:
+        return database.has(schema.MEMCPY.name, "srcKind", "dstKind")
+    if part is Part.GRAPH_KERNELS:
+        return not has_rows(database, schema.GRAPH.name)
+    if part is Part.COUNTED_GPUS:
+        return bool(trace.counters.gpu_of_rank)
+    if part is Part.DENSE_COUNTERS:
+        series = [samples for several in trace.counters.by_gpu.values() for samples in several]
+        periods = [median_of(samples.end_ns - samples.start_ns) for samples in series]
+        return any(period <= _DENSE_NS for period in periods)
+    # A database that is cut short cannot be read.
+    return part is Part.END or trace.holds_calls(part)
+
+
+def check_is_export(database: Database) -> None:
+    """Reject a database that is not Nsight Systems export.
+
+    Raises TraceFormatError: it is of another program.
+    """
+    columns = database.columns
+    views = sorted(database.views & {*schema.EVENT_TABLES, schema.STRINGS})
+    if views:
+        raise database.damaged(f"{views[0]} is a view where Nsight writes a table")
+    known = any(name in columns for name in schema.EVENT_TABLES)
+    if database.has(schema.STRINGS, "id", "value") and (
+        known or any(mark in columns for mark in schema.MARKS)
+    ):
+        return
+    if any(name.startswith("rocpd_") for name in columns):
+        raise database.damaged(
+            "it was written by rocprofv3, whose databases are not read",
+            "record the program with torch.profiler",
+        )
+    names = ", ".join(sorted(columns)[:5]) or "no table"
+    raise database.damaged(
+        f"an SQLite database, but no Nsight Systems export (it holds {names})",
+        "give the .sqlite file that `nsys export --type=sqlite` writes",
+    )

@@ -43,16 +43,10 @@ class RowsByProcess:
         self._columns: dict[int, dict[str, ColumnBuilder]] = {}
 
     def __len__(self) -> int:
-        """Return the number of keys."""
         return len(self._columns)
 
     def add(self, columns: Mapping[str, Int64], keys: Int64) -> None:
-        """Add rows of a chunk; all chunks have the same columns.
-
-        Args:
-            columns: int64[n] each.
-            keys: int64[n].
-        """
+        """Add rows of a chunk, int64[n] each; all chunks have the same columns."""
         if any(len(values) == 0 for values in columns.values()):
             return
         spans = {name: (int(values.min()), int(values.max())) for name, values in columns.items()}

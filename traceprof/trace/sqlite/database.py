@@ -28,10 +28,7 @@ class FileUse:
     """Keeps a file open as long as a block runs, in any thread.
 
     A thread must not close a file that SQLite reads in another one: the process would crash.
-
-    Args:
-        path: the report.
-        close: closes the file; a second call does nothing.
+    `close`: closes the file; a second call does nothing.
     """
 
     def __init__(self, path: Path, close: Callable[[], None]) -> None:
@@ -349,18 +346,19 @@ class Database:
             tables, views = self._names("table"), self._names("view")
             if not all(isinstance(name, str) for name in tables):
                 raise self.damaged("the name of a table is not text")
+            # Of each column the number and the name come first.
+            of_tables = (
+                (name, self.connection.execute(f"PRAGMA table_info({quote(name)})"))
+                for name in tables
+            )
             self.columns: Mapping[str, tuple[str, ...]] = _columns_by_table(
-                tuple((name, tuple(self._column_names(name))) for name in tables)
+                tuple((name, tuple(column for _, column, *_ in rows)) for name, rows in of_tables)
             )
             self.views = frozenset(views)
 
     def _names(self, kind: str) -> list[str]:
         query = "SELECT name FROM sqlite_master WHERE type = ?"
         return [name for (name,) in self.connection.execute(query, [kind])]
-
-    def _column_names(self, table: str) -> list[str]:
-        query = f"PRAGMA table_info({quote(table)})"
-        return [name for _, name, *_ in self.connection.execute(query)]
 
     def _check_complete(self, file: Path) -> None:
         """Raise if the file is cut short or its last transaction is not in it."""

@@ -129,7 +129,6 @@ class NumberedRows:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Prepare for columns of these names."""
         self.names = tuple(names)
         self._parts: list[Int64] = []
         self._hash_of_number = np.empty(0, np.uint64)
@@ -138,7 +137,6 @@ class NumberedRows:
         self._slots = np.zeros(1 << _SLOT_BITS, np.int64)  # numbers by the first bits of a hash
 
     def __len__(self) -> int:
-        """Return the number of distinct combinations so far."""
         return len(self._hash_of_number)
 
     @property
