@@ -17,7 +17,7 @@ from dashboards.widgets import components as ui
 from dashboards.widgets.tables import IDENTIFIER, Column, record, table
 from traceprof.errors import MissingExtraError, one_line
 from traceprof.findings import Evidence
-from traceprof.frames.columns import columns, subject
+from traceprof.frames.results import columns, subject
 from traceprof.reports.table_files import tables
 from traceprof.units import counted
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.traces import SAMPLE, analysis_of
 from traceprof.documents.analysis.records import TABLES
-from traceprof.frames.columns import columns, subject
 from traceprof.frames.events import EVENTS
 from traceprof.frames.open_run import RunFrames
+from traceprof.frames.results import columns, subject
 from traceprof.reports.table_files import tables, whole_table
 
 KINDS: dict[str, Callable[[Any], bool]] = {

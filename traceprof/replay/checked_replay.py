@@ -431,7 +431,12 @@ def checked_replay(
     replayed, by_end, of_ranks = replayed_steps(graph)
     slowest = slowest_rank(analysis.measured.of(breakdown))
     share_by_begin, share_by_end = steady_shares(graph.steps, slowest)
-    own = share_by_begin @ _of_rank(slowest.rank, graph, of_ranks, replayed)
+    of_slowest = (
+        lengths
+        for steps, lengths in zip(graph.steps, of_ranks, strict=True)
+        if steps.rank == slowest.rank and steps.is_marked and len(lengths) == len(replayed)
+    )
+    own = share_by_begin @ next(of_slowest, replayed)  # the mean if it lacks some of the steps
     removed, held_out, without = (replayed[:, way] for way in (Way.WITHOUT_DELAYS, -2, -1))
     baseline = _baseline(graph, measured, removed, share_by_begin, slowest)
     gates = gates_of(analysis, graph, share_by_begin, measured, (removed, held_out, without))
@@ -454,14 +459,6 @@ def checked_replay(
         own_lengths=own[len(Way) : -2],
         others=others,
     )
-
-
-def _of_rank(rank: int, graph: RunGraph, of_ranks: Sequence[Float64], of_all: Float64) -> Float64:
-    """Return the step lengths of a rank; the mean over all if it lacks some of the steps."""
-    for steps, lengths in zip(graph.steps, of_ranks, strict=True):
-        if steps.rank == rank and steps.is_marked and len(lengths) == len(of_all):
-            return lengths
-    return of_all
 
 
 def _with_others(assumptions: Sequence[Assumption]) -> tuple[list[Assumption], tuple[range, ...]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import structs
 from msgspec.structs import replace
 
 from traceprof.analyses import breakdown
@@ -71,7 +70,7 @@ def savings(
     part_of_cost = {group[0].id: FINDINGS[group[0].id].share_of(group) for group in groups}
     costs = {group[0].id for group in groups if any(finding.impact_ns for finding in group)}
     saved = [
-        structs.replace(
+        replace(
             finding,
             saving=_saving_of(
                 finding,
@@ -124,10 +123,10 @@ def _held_by_host(finding: Finding, most_ns: int, step_ns: int) -> Finding:
     """Limit cost and saving of a finding to what a step gains without all its compute, in ns."""
     saving, most = finding.saving, share(most_ns, step_ns)
     if saving is not None and (saving.high_ns or 0) > most_ns and not saving.low_ns:
-        saving = structs.replace(saving, high_ns=most_ns, faster_host_ns=saving.high_ns)
+        saving = replace(saving, high_ns=most_ns, faster_host_ns=saving.high_ns)
     if finding.impact_fraction <= most:
-        return structs.replace(finding, saving=saving)
-    return structs.replace(
+        return replace(finding, saving=saving)
+    return replace(
         finding,
         saving=saving,
         impact_ns=int(finding.impact_ns * most / finding.impact_fraction),
@@ -144,7 +143,7 @@ def not_replayed(
         return verdict
     savings = Savings(replay=Replay(0, gates, why, how))
     findings = tuple(
-        structs.replace(finding, saving=_without_answer(finding.saving, why))
+        replace(finding, saving=_without_answer(finding.saving, why))
         if finding.id in verdict.assumed
         else finding
         for finding in verdict.findings
@@ -174,12 +173,12 @@ def _by_passes(finding: Finding, verdict: Verdict, measured: MeasuredRun) -> Fin
     if known is None and atoms == _BY_PASSES:
         why = why_no_stages(measured)
         saving = saving if why is None else _without_answer(saving, why.why)
-        return structs.replace(finding, saving=saving)
+        return replace(finding, saving=saving)
     if known is None or not finding.impact_ns:
         return finding
     share = FINDINGS[finding.id].share_of([f for f in verdict.findings if f.id == finding.id])
     limit = Saving.at_most(known.step_ns - known.equal_ns, atoms[0], known.sentence)
-    return structs.replace(finding, saving=structs.replace(limit, share=share))
+    return replace(finding, saving=replace(limit, share=share))
 
 
 def num_operations(measured: MeasuredRun) -> int:
@@ -237,7 +236,7 @@ def _without_answer(bound: Saving | None, why: str) -> Saving | None:
     """Return the upper bound of a saving, with the reason why no better one is known."""
     if bound is None or bound.high_ns is None:
         return bound
-    return structs.replace(bound, why=f"the limit is all time that it involves, since {why}")
+    return replace(bound, why=f"the limit is all time that it involves, since {why}")
 
 
 def _saving_of(
@@ -258,7 +257,7 @@ def _saving_of(
     bound = finding.saving
     if limits_only and bound is not None and (bound.high_ns or 0) <= (saving.high_ns or 0):
         return _without_answer(bound, BRINGING)
-    return structs.replace(saving, share=share, sets_pace=sets_pace)
+    return replace(saving, share=share, sets_pace=sets_pace)
 
 
 def _saving(answer: Answer) -> Saving:

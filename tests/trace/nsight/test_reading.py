@@ -112,13 +112,12 @@ def test_a_column_that_is_the_rowid(path: Path, expected: dict[str, Any]) -> Non
 @pytest.mark.parametrize("chunk_rows", [1, 2, 3, 4, 6, 100])
 def test_chunks(path: Path, monkeypatch: pytest.MonkeyPatch, chunk_rows: int) -> None:
     monkeypatch.setattr(reader, "layout_of", refuse)
+    monkeypatch.setattr(reader, "_CHUNK_ROWS", chunk_rows)
     export = TraceBuilder()
     for index in range(6):
         export.kernel(10 * index, 10 * index + 5, launch=False)
     database = Database(export.write(path))
-    chunks = list(
-        read_columns(database, KERNEL, ["start", "greenContextId"], chunk_rows=chunk_rows)
-    )
+    chunks = list(read_columns(database, KERNEL, ["start", "greenContextId"]))
     database.close()
     assert [len(chunk["start"]) for chunk in chunks[:-1]] == [chunk_rows] * (len(chunks) - 1)
     assert np.concatenate([chunk["start"] for chunk in chunks]).tolist() == list(range(0, 60, 10))
@@ -146,6 +145,7 @@ def test_what_pages_do_not_yield(path: Path, monkeypatch: pytest.MonkeyPatch, do
         raise Unsupported
 
     monkeypatch.setattr(reader, "decode_columns", some)
+    monkeypatch.setattr(reader, "_CHUNK_ROWS", 100)
     rows = range(-2000, 2000)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE t (a INTEGER PRIMARY KEY, b TEXT, c INTEGER)")
@@ -155,7 +155,7 @@ def test_what_pages_do_not_yield(path: Path, monkeypatch: pytest.MonkeyPatch, do
     counting = RowCount()
     database = Database(path, counting)
     for texts in ({}, {"b": NumberedTexts()}):
-        chunks = list(read_columns(database, "t", ["a", "c"], texts, chunk_rows=100))
+        chunks = list(read_columns(database, "t", ["a", "c"], texts))
         read = {
             name: np.concatenate([chunk[name] for chunk in chunks]).tolist() for name in chunks[0]
         }
@@ -202,7 +202,9 @@ def test_a_column_is_read_exactly_or_not_at_all(
         connection.commit()
     database = Database(path)
     try:
-        chunks = list(read_columns(database, "t", ["c"], chunk_rows=4))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reader, "_CHUNK_ROWS", 4)
+            chunks = list(read_columns(database, "t", ["c"]))
     except TraceFormatError:
         assert not all(value is None or type(value) is int for value in column)
         return

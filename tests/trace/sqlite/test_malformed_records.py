@@ -131,8 +131,11 @@ def test_a_type_of_about_nine_bytes(tmp_path: Path, length: int, last: bytes) ->
         values(whole, ["c0", "c20"], [])
 
 
-def test_damage_in_many_slices_ends_with_an_error(tmp_path: Path) -> None:
+def test_damage_in_many_slices_ends_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each query that fails gives its connection back."""
+    monkeypatch.setattr(reader, "_CHUNK_ROWS", 7)
     path = made(tmp_path / "t", "CREATE TABLE t (a INTEGER, b INTEGER)", page_size=512)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.executemany("INSERT INTO t VALUES (?, ?)", [(n, n) for n in range(1000, 3000)])
@@ -141,5 +144,5 @@ def test_damage_in_many_slices_ends_with_an_error(tmp_path: Path) -> None:
     path.write_bytes(data.replace(b"\3\2\2", b"\x7f\2\2"))
     database = Database(path)
     with closing(database), pytest.raises(TraceFormatError, match="malformed"):
-        for _ in reader.read_columns(database, "t", ["a", "b"], chunk_rows=7):
+        for _ in reader.read_columns(database, "t", ["a", "b"]):
             pass

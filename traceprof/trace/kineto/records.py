@@ -53,7 +53,7 @@ from traceprof.trace.model.special_values import MAX_BYTES, NULL, OPEN_END, UNKN
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceprof.intervals import Int64, Mask
+    from traceprof.intervals import Int64
     from traceprof.trace.columns import Column
     from traceprof.trace.kineto.content import Call, Content
     from traceprof.trace.kineto.events import Arguments
@@ -191,27 +191,22 @@ _KINDS = {
 _STALL = "Command Buffer Full"
 
 
-def read_api_calls(content: Content) -> dict[int, ApiCalls]:
-    """Return the API calls of each process, instead of their table."""
+def read_api_calls(content: Content) -> ApiCalls | None:
+    """Return the API calls of the process, instead of their table; None without any."""
     columns = content.take(Kind.API_CALL)
     if not columns:
-        return {}
-    calls = {}
-    process = columns[table.PROCESS].values
-    for rows in groups(process):
-        start = columns[table.START].at(rows) - (content.first_ns or 0)
-        correlation = columns[table.CORRELATION].at(rows)
-        order = np.lexsort((start, correlation))
-        in_order = rows[order]
-        calls[int(process[rows[0]])] = ApiCalls(
-            pack(start[order]),
-            columns[table.LENGTH].taken(in_order),
-            pack_ahead(correlation[order]),
-            columns[table.THREAD].taken(in_order),
-            columns[table.NAME].taken(in_order),
-            pack(np.full(len(rows), NULL)),
-        )
-    return calls
+        return None
+    start = columns[table.START].values - (content.first_ns or 0)
+    correlation = columns[table.CORRELATION].values
+    order = np.lexsort((start, correlation))
+    return ApiCalls(
+        pack(start[order]),
+        columns[table.LENGTH].taken(order),
+        pack_ahead(correlation[order]),
+        columns[table.THREAD].taken(order),
+        columns[table.NAME].taken(order),
+        pack(np.full(len(order), NULL)),
+    )
 
 
 def read_host_code(content: Content, process: int, kind: Kind) -> HostCode | None:
@@ -355,45 +350,29 @@ class Annotations(Rows, frozen=True):
         return RangeTable(self.start_ns, self.end_ns, self.name, self.thread, nests, self.names)
 
 
-def read_annotations(content: Content) -> dict[int, Annotations]:
-    """Return the annotations of each process that has any."""
+def read_annotations(content: Content) -> Annotations | None:
+    """Return the annotations of the process; None without any."""
     columns = content.tables.get(Kind.ANNOTATION)
     if columns is None:
-        return {}
-    process = columns[table.PROCESS].values
-    annotations = {}
-    for rows in groups(process):
-        start = columns[table.START].at(rows) - (content.first_ns or 0)
-        end = start + columns[table.LENGTH].at(rows)
-        end[columns[table.IS_OPEN].at(rows) > 0] = OPEN_END
-        order = np.lexsort((-end, start))
-        annotations[int(process[rows[0]])] = Annotations(
-            start[order],
-            end[order],
-            columns[table.THREAD].at(rows)[order],
-            columns[table.NAME].at(rows)[order],
-            content.names,
-        )
-    return annotations
+        return None
+    start = columns[table.START].values - (content.first_ns or 0)
+    end = start + columns[table.LENGTH].values
+    end[columns[table.IS_OPEN].values > 0] = OPEN_END
+    order = np.lexsort((-end, start))
+    thread, name = (columns[of].at(order) for of in (table.THREAD, table.NAME))
+    return Annotations(start[order], end[order], thread, name, content.names)
 
 
-def read_marks(content: Content) -> dict[int, Marks]:
-    """Return the marks of each process that has any."""
-    columns = content.tables.get(Kind.MARK)
-    if columns is None:
-        return {}
-    process = columns[table.PROCESS].values
-    marks = {}
-    for rows in groups(process):
-        time = columns[table.START].at(rows) - (content.first_ns or 0)
-        order = np.argsort(time, kind="stable")
-        marks[int(process[rows[0]])] = Marks(
-            time[order],
-            columns[table.NAME].at(rows)[order],
-            columns[table.THREAD].at(rows)[order],
-            content.names,
-        )
-    return marks
+def read_marks(content: Content, process: int) -> Marks | None:
+    """Return the marks of a process; None without any."""
+    columns = content.tables.get(Kind.MARK, {})
+    rows = np.flatnonzero(columns[table.PROCESS].isin([process])) if columns else _NOTHING
+    if not len(rows):
+        return None
+    time = columns[table.START].at(rows) - (content.first_ns or 0)
+    order = np.argsort(time, kind="stable")
+    name, thread = (columns[of].at(rows[order]) for of in (table.NAME, table.THREAD))
+    return Marks(time[order], name, thread, content.names)
 
 
 _RECEIVED = ("ReduceScatter", "Recv", "Scatter")  # their message is the data that one rank receives
@@ -411,12 +390,12 @@ def operation_named(function: str) -> str | None:
     return operation_of(spelt)
 
 
-def read_calls(content: Content, process: int, ranges: Sequence[CallRange]) -> list[CallRange]:
-    """Communicating calls of a process, ordered by thread, then start.
+def read_calls(content: Content, ranges: Sequence[CallRange]) -> list[CallRange]:
+    """Communicating calls of the process, ordered by thread, then start.
 
     Calls inside `ranges`, those of `instrument`, are the same.
     """
-    operators = call_rows(content, Kind.OPERATOR, process)
+    operators = call_rows(content, Kind.OPERATOR)
     named = [
         (start, end, thread, operation, _fields(arguments, operation))
         for start, end, thread, (_, arguments) in operators
@@ -426,7 +405,7 @@ def read_calls(content: Content, process: int, ranges: Sequence[CallRange]) -> l
     unnamed = [row for row in operators if row.call.arguments.collective is None]
     around = {thread: _Spans(thread, unnamed) for thread in {row[2] for row in unnamed}}
     inside = {thread: _Spans(thread, named) for thread in {row[2] for row in named}}
-    for start, end, thread, annotation in call_rows(content, Kind.ANNOTATION, process):
+    for start, end, thread, annotation in call_rows(content, Kind.ANNOTATION):
         match = table.ANNOTATION.fullmatch(annotation.name)
         operation = match and operation_named(match[1])
         if not operation or (thread in inside and inside[thread].around(start, end)):
@@ -475,13 +454,13 @@ class CallRow(NamedTuple):
     call: Call
 
 
-def call_rows(content: Content, kind: Kind, process: int) -> list[CallRow]:
-    """Operators or annotations of communication of a process, unordered."""
+def call_rows(content: Content, kind: Kind) -> list[CallRow]:
+    """Operators or annotations of communication, unordered."""
     columns = content.tables.get(kind)
     if columns is None:
         return []
     facts: Int64 = columns[table.FACTS].values
-    chosen = np.flatnonzero((columns[table.PROCESS].values == process) & (facts != UNKNOWN))
+    chosen = np.flatnonzero(facts != UNKNOWN)
     start = columns[table.START].at(chosen) - (content.first_ns or 0)
     end = start + columns[table.LENGTH].at(chosen)
     if table.IS_OPEN in columns:
@@ -554,27 +533,20 @@ _PLAIN = (labels.FORWARD, labels.BACKWARD, labels.OPTIMIZER_STEP, labels.DATA_LO
 _LABEL = re.compile(rf"{labels.STEP} \d+|\w+ (?:h2d|d2h|d2d|p2p)|{labels.BUCKET}|{labels.WAIT}")
 
 
-def read_label_ranges(annotations: Mapping[int, Annotations]) -> dict[int, LabelRanges]:
-    """Read the ranges of `instrument` by process."""
-    by_process = {}
-    for process, ranges in annotations.items():
-        names = {number: ranges.names[number] for number in distinct_values(ranges.name).tolist()}
-        ours = [number for number, name in names.items() if _is_label(name)]
-        calls = [number for number in ours if read_call(labels.parse(names[number])) is not None]
-        rows = np.flatnonzero(is_in(ranges.name, np.array(ours, np.int64)))
-        if len(rows):
-            by_process[process] = _labels(ranges, rows, is_in(ranges.name[rows], calls))
-    return by_process
-
-
-def _is_label(name: str) -> bool:
-    label = labels.parse(name)
-    if label.operation in _PLAIN:
-        return True
-    return _LABEL.fullmatch(label.operation) is not None or read_call(label) is not None
-
-
-def _labels(ranges: Annotations, rows: Int64, is_call: Mask) -> LabelRanges:
+def read_labels(ranges: Annotations) -> LabelRanges | None:
+    """Return the annotations that `instrument` made; None without any."""
+    numbers = distinct_values(ranges.name).tolist()
+    label_of = {number: labels.parse(ranges.names[number]) for number in numbers}
+    calls = [number for number, label in label_of.items() if read_call(label) is not None]
+    others = [
+        number
+        for number, label in label_of.items()
+        if label.operation in _PLAIN or _LABEL.fullmatch(label.operation)
+    ]
+    rows = np.flatnonzero(is_in(ranges.name, [*calls, *others]))
+    if not len(rows):
+        return None
+    is_call = is_in(ranges.name[rows], calls)
     order = np.lexsort((-ranges.end_ns[rows], ranges.start_ns[rows], ranges.thread[rows]))
     rows, is_call = rows[order], is_call[order]
     names = [ranges.names[number] for number in ranges.name[rows].tolist()]

@@ -264,15 +264,12 @@ class KinetoTrace(Trace):
     @cached_property
     def api_names(self) -> Mapping[int, str]:
         """Names of API calls by number."""
-        numbers = {
-            number
-            for calls in self._api_calls.values()
-            for number in calls.packed_name.distinct.tolist()
-        }
-        return {number: self._content.names[number] for number in sorted(numbers)}
+        calls = self._api_calls or NO_API_CALLS
+        return {key: self._content.names[key] for key in calls.packed_name.distinct.tolist()}
 
     def api_calls(self, process: int) -> ApiCalls | None:
-        return self._api_calls.get(process, NO_API_CALLS) if self._api_calls else None
+        is_own = process == self._process or self._api_calls is None
+        return self._api_calls if is_own else NO_API_CALLS
 
     def synchronizations(self, process: int) -> Synchronizations | None:
         return self._synchronizations if process == self._process else None
@@ -299,7 +296,8 @@ class KinetoTrace(Trace):
     @cached_property
     def label_ranges(self) -> Mapping[int, LabelRanges]:
         """The ranges of `instrument` by process."""
-        return records.read_label_ranges(self._annotations)
+        ranges = None if self._annotations is None else records.read_labels(self._annotations)
+        return {} if ranges is None else {self._process: ranges}
 
     def ranges(
         self,
@@ -308,27 +306,25 @@ class KinetoTrace(Trace):
         until: re.Pattern[str] | None = None,
     ) -> dict[int, NamedRanges]:
         """Return the annotations with a match in their name, by process."""
-        named = {
-            number: annotations.matching(matching, until)
-            for number, annotations in self._annotations.items()
-            if process in {None, number}
-        }
-        return {number: ranges for number, ranges in named.items() if len(ranges.names)}
+        if self._annotations is None or process not in {None, self._process}:
+            return {}
+        ranges = self._annotations.matching(matching, until)
+        return {self._process: ranges} if len(ranges.names) else {}
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
         """Return the ends of annotations of a process, and their threads."""
-        annotations = self._annotations.get(process)
-        if annotations is None:
+        annotations = self._annotations
+        if annotations is None or process != self._process:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         is_over = annotations.end_ns != OPEN_END
         return annotations.end_ns[is_over], annotations.thread[is_over]
 
     def range_table(self, process: int) -> RangeTable | None:
-        annotations = self._annotations.get(process)
+        annotations = self._annotations if process == self._process else None
         return None if annotations is None else annotations.table()
 
     def marks(self, process: int) -> Marks | None:
-        return self._marks.get(process)
+        return self._marks if process == self._process else None
 
     @property
     def thread_names(self) -> Mapping[int, str]:
@@ -336,7 +332,8 @@ class KinetoTrace(Trace):
 
     def longest_ranges(self, limit: int) -> list[str]:
         longest: dict[str, int] = {}
-        for table in self._annotations.values():
+        table = self._annotations
+        if table is not None:
             length = table.end_ns - table.start_ns
             for number in distinct_values(table.name).tolist():
                 longest[table.names[number]] = int(length[table.name == number].max())
@@ -404,10 +401,12 @@ class KinetoTrace(Trace):
         )
 
     def num_threads(self, process: int) -> int | None:
-        of_calls = [self._api_calls.get(process)]
-        threads = [calls.packed_thread.distinct for calls in of_calls if calls]
-        threads += [ranges.thread for ranges in [self._annotations.get(process)] if ranges]
-        return len(distinct_values(np.concatenate(threads))) if threads else None
+        calls, ranges = self._api_calls, self._annotations
+        if process != self._process or (calls is None and ranges is None):
+            return None
+        threads = [] if calls is None else [calls.packed_thread.distinct]
+        threads += [] if ranges is None else [ranges.thread]
+        return len(distinct_values(np.concatenate(threads)))
 
     def contents(self) -> Sequence[Table]:
         num, unread = self._content.num_events, self._content.num_unread
@@ -446,7 +445,7 @@ class KinetoTrace(Trace):
         return devices
 
     @cached_property
-    def _api_calls(self) -> dict[int, ApiCalls]:
+    def _api_calls(self) -> ApiCalls | None:
         return records.read_api_calls(self._content)
 
     @cached_property
@@ -455,7 +454,7 @@ class KinetoTrace(Trace):
 
     @cached_property
     def _event_records(self) -> EventRecords | None:
-        return records.read_event_records(self._content, self._api_calls.get(self._process))
+        return records.read_event_records(self._content, self._api_calls)
 
     @cached_property
     def _activity(self) -> HostActivity:
@@ -470,18 +469,18 @@ class KinetoTrace(Trace):
         return records.read_host_code(self._content, self._process, Kind.PYTHON)
 
     @cached_property
-    def _annotations(self) -> dict[int, Annotations]:
+    def _annotations(self) -> Annotations | None:
         return records.read_annotations(self._content)
 
     @cached_property
-    def _marks(self) -> dict[int, Marks]:
-        return records.read_marks(self._content)
+    def _marks(self) -> Marks | None:
+        return records.read_marks(self._content, self._process)
 
     @cached_property
     def _calls(self) -> ProcessCalls:
         ranges = self.label_ranges.get(self._process)
         labels = [] if ranges is None else labelled_calls(ranges)
-        calls = records.read_calls(self._content, self._process, labels)
+        calls = records.read_calls(self._content, labels)
         return ProcessCalls(NO_CALLS, nested_calls(calls))
 
 

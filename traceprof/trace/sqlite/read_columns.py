@@ -42,8 +42,6 @@ def read_columns(
     columns: Sequence[str],
     texts: Mapping[str, NumberedTexts] = _NO_TEXTS,
     rows: Mapping[str, NumberedRows] = _NO_ROWS,
-    *,
-    chunk_rows: int | None = None,
 ) -> Iterator[dict[str, Int64]]:
     """Yield columns of a table, tens of thousands of rows at a time, in order of rowid.
 
@@ -53,7 +51,6 @@ def read_columns(
         columns: names of integer columns that the table has.
         texts: by column of texts or blobs of the table, the object that numbers its values.
         rows: by a new name, the object that numbers combinations of some integer columns.
-        chunk_rows: the most rows in a chunk that SQLite has to read; None for the usual number.
 
     Yields:
         One int64[rows] array for each column, `NULL` for NULL; for texts their numbers, -1 for
@@ -65,7 +62,7 @@ def read_columns(
     if table not in database.columns:
         return
     num_rows = 0
-    chunks = _chunks(database, table, columns, texts, rows, chunk_rows or _CHUNK_ROWS)
+    chunks = _chunks(database, table, columns, texts, rows)
     while True:
         with database.in_use:  # its pages are read by the descriptor, which another file may get
             chunk = next(chunks, None)
@@ -96,11 +93,10 @@ def _chunks(
     columns: Sequence[str],
     texts: Mapping[str, NumberedTexts],
     rows: Mapping[str, NumberedRows],
-    chunk_rows: int,
 ) -> Iterator[dict[str, Int64]]:
     """Rows from the file's pages where possible, and the others through SQLite."""
     rowid = database.rowid(table)
-    read = partial(_through_sqlite, database, table, columns, texts, rowid, chunk_rows)
+    read = partial(_through_sqlite, database, table, columns, texts, rowid)
     first, num_rows = NULL, 0
     try:
         layout = layout_of(database.connection, table, columns, [*texts])
@@ -148,14 +144,13 @@ def _through_sqlite(
     columns: Sequence[str],
     texts: Mapping[str, NumberedTexts],
     rowid: str,
-    chunk_rows: int,
     first: int,
     last: int,
 ) -> Iterator[dict[str, Int64]]:
     names = ", ".join(map(quote, (*columns, *texts)))
     end = quote(database.columns[table][-1])  # else SQLite would not detect damaged records
     query = f"SELECT {names}, typeof({end}) FROM {quote(table)} WHERE {rowid} BETWEEN ? AND ?"  # noqa: S608
-    for limits in _slices(database, table, rowid, chunk_rows, first, last):
+    for limits in _slices(database, table, rowid, first, last):
         with database.damage_reported():
             rows = database.connection.execute(query, limits).fetchall()
         in_columns = [*zip(*rows, strict=True)][:-1]
@@ -182,7 +177,7 @@ def _integer(value: object) -> int | None:
 
 
 def _slices(
-    database: Database, table: str, rowid: str, chunk_rows: int, first: int, last: int
+    database: Database, table: str, rowid: str, first: int, last: int
 ) -> Iterator[tuple[int, int]]:
     """First and last rowid of consecutive chunks; rowids may be negative and have gaps."""
     query = (
@@ -194,7 +189,7 @@ def _slices(
     while row is not None:
         begin = row[0]
         with database.damage_reported():
-            row = database.connection.execute(query, (begin, last, chunk_rows)).fetchone()
+            row = database.connection.execute(query, (begin, last, _CHUNK_ROWS)).fetchone()
         if row is not None and row[0] <= begin:  # a damaged index would lead to an endless loop
             raise database.damaged(f"the rows of {table} are out of order")
         yield begin, row[0] - 1 if row is not None else last

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -374,8 +373,6 @@ def _fields(header: bytes) -> list[tuple[int, int]] | None:
 # Large enough to make the cost per call small, small enough to stay in the cache.
 _WINDOW_BYTES = 2 << 20
 
-_NO_TEXTS: Mapping[str, NumberedTexts] = MappingProxyType({})
-_NO_ROWS: Mapping[str, NumberedRows] = MappingProxyType({})
 _MAX_PAYLOAD = 1 << 28
 _NO_ROWIDS = np.empty(0, np.int64)  # if they are not requested
 
@@ -395,8 +392,8 @@ class Chunk(Record, frozen=True):
 def decode_columns(
     descriptor: int,
     layout: Layout,
-    texts: Mapping[str, NumberedTexts] = _NO_TEXTS,
-    rows: Mapping[str, NumberedRows] = _NO_ROWS,
+    texts: Mapping[str, NumberedTexts],
+    rows: Mapping[str, NumberedRows],
     *,
     window_bytes: int | None = None,
 ) -> Iterator[Chunk]:
