@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.verdict.attribution import Attribution
     from traceprof.analyses.verdict.headline import Headline
     from traceprof.analyses.verdict.savings import Replay
+    from traceprof.analyses.verdict.three_lines import ThreeLines
     from traceprof.findings import Finding, MetricValue, Saving
 
 PART_MEANINGS = {
@@ -351,7 +352,7 @@ def headline_card(view: View) -> Component | None:
         [
             *(html.P(line, className="verdict") for line in (verdict.lines if verdict else ())),
             html.P(_takes(headline), className="takes"),
-            html.P(_about(headline), className="note"),
+            html.P(_about(headline, verdict), className="note"),
             None if view.findings else ui.nothing(no_finding),
             _could_take(headline, view.address.to(WHAT_IF).href()),
         ],
@@ -413,9 +414,9 @@ def _source(replay: Replay) -> str:
     return f"By a replay of {steps}{off}."
 
 
-def _about(headline: Headline) -> str:
+def _about(headline: Headline, verdict: ThreeLines | None) -> str:
     result = headline.breakdown
-    lines = [judged_share(headline).strip()]
+    lines = [judged_share(headline, verdict).strip()]
     if result.periods:
         lines.append(about_periods(result.periods, result.unit.layers))
     if headline.lengths is not None:

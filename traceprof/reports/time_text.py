@@ -19,7 +19,7 @@ from traceprof.analyses.steps import (
 )
 from traceprof.analyses.verdict.headline import MAX_CAUSES
 from traceprof.analyses.verdict.phases import name_of_counted_phase, phase_name
-from traceprof.analyses.verdict.three_lines import lost_lines, three_lines
+from traceprof.analyses.verdict.three_lines import lost_lines, part_judged, three_lines
 from traceprof.errors import one_line
 from traceprof.host.units import StepUnit
 from traceprof.reports.blocks import LOST, MAX_NAME, MAX_RANKS, PARTS, bar_of, section, table
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.verdict.headline import Headline
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.analyses.verdict.savings import Replay, Savings
+    from traceprof.analyses.verdict.three_lines import ThreeLines
     from traceprof.reports.blocks import Cell, Section, TableBlock
     from traceprof.run.summary import RankInfo
 
@@ -244,9 +245,6 @@ def where_it_went(measures: Measures) -> str:
     return ", ".join(parts)
 
 
-_NEARLY_ALL = 0.95  # of the recorded GPU time
-
-
 def headline_lines(analysis: RunResult) -> list[str]:
     """Return the headline: the verdict, then a line of what a step takes."""
     headline, verdict = analysis.headline, three_lines(analysis)
@@ -255,7 +253,7 @@ def headline_lines(analysis: RunResult) -> list[str]:
         return [*lines, *lost_lines(analysis.completeness)]
     if verdict is None:
         lines += lost_lines(analysis.completeness) or [_PARTLY_JUDGED]
-    takes, result = what_it_takes(headline) + judged_share(headline), headline.breakdown
+    takes, result = what_it_takes(headline) + judged_share(headline, verdict), headline.breakdown
     if result.periods:
         takes += f" {about_periods(result.periods, result.unit.layers)}"
     return [*lines, takes]
@@ -324,12 +322,15 @@ def _silent_lines(analysis: RunResult) -> list[str]:
     return [f"The recording is incomplete: {processes} {made} and {have} in it."]
 
 
-def judged_share(headline: Headline) -> str:
-    """Say what share of the recorded GPU time is judged, after a space; nothing if nearly all."""
-    share = headline.judged_fraction
-    if share is None or share >= _NEARLY_ALL:
+def judged_share(headline: Headline, verdict: ThreeLines | None) -> str:
+    """Say what share of the recorded GPU time is judged, after a space; nothing if nearly all.
+
+    Nothing, too, if the verdict says it.
+    """
+    part = part_judged(headline)
+    if not part or (verdict is not None and part in " ".join(verdict.lines)):
         return ""
-    return f" The {headline.breakdown.judged_kind} holds {percent(share)} of the recorded GPU time."
+    return f" The {headline.breakdown.judged_kind} holds {part}."
 
 
 def what_it_takes(headline: Headline) -> str:

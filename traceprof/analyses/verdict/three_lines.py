@@ -297,13 +297,13 @@ def _unjudged(analysis: RunResult) -> ThreeLines | None:
     judged = headline.judged_fraction
     num_steps = headline.lengths.num_steps if headline.lengths else 0
     if judged is not None and judged < _MIN_JUDGED and num_steps <= 1:
-        return ThreeLines(_LITTLE.format(percent(judged)), _RECORD_STEPS, None, None)
+        return ThreeLines(_LITTLE.format(part_judged(headline)), _RECORD_STEPS, None, None)
     return None
 
 
 _MIN_JUDGED = 0.1  # of the recorded GPU time: less says little of the rest
 _RECORD_STEPS = "Record some steps of the work"
-_LITTLE = "Only {} of the recorded GPU time can be judged, too little for a verdict."
+_LITTLE = "Only {} can be judged, too little for a verdict."
 _NOT_READ = "Nothing can be judged: the events of this accelerator ({}) are not read."
 _ONE_OPERATION = "Nothing can be judged from a single GPU operation."
 _NO_OPERATION = "Nothing can be judged: no report holds a GPU operation."
@@ -595,9 +595,17 @@ def _trust(
     return "; ".join(said) or None
 
 
+def part_judged(headline: Headline) -> str:
+    """Return the share of the recorded GPU time that is judged, in words; none if nearly all."""
+    share = headline.judged_fraction
+    if share is None or share >= _NEARLY_ALL:
+        return ""
+    return f"{percent(share)} of the recorded GPU time"
+
+
 def _doubts(analysis: RunResult, headline: Headline, first: Finding | None) -> Iterator[str]:
-    if headline.judged_fraction is not None and headline.judged_fraction < _NEARLY_ALL:
-        yield f"only {percent(headline.judged_fraction)} of the recorded GPU time is judged"
+    if part := part_judged(headline):
+        yield f"only {part} is judged"
     if headline.lengths is None:
         yield "no steps are known"
     elif headline.lengths.num_steps < _FEW_STEPS:
