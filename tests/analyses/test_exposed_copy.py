@@ -3,6 +3,7 @@
 import json
 import random
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -116,17 +117,6 @@ def exports(draw: st.DrawFn) -> TraceBuilder:
     return builder.shuffled(some(9))
 
 
-@pytest.mark.slow
-@few_and_many(4, 100)
-def test_agreement_on_generated_exports(
-    num_examples: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    def check(builder: TraceBuilder) -> None:
-        assert_agreement(builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite"))
-
-    for_examples(num_examples, check, exports())
-
-
 ADAM = "void at::native::multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdam>(int)"
 GEMM = "void at::native::gemm(int)"
 SIZES = (256, 1024, 20, 4096, 77)
@@ -183,13 +173,16 @@ def trainings(draw: st.DrawFn) -> TraceBuilder:
 
 @pytest.mark.slow
 @few_and_many(4, 100)
-def test_gradients_agree_on_generated_steps(
-    num_examples: int, tmp_path_factory: pytest.TempPathFactory
+@pytest.mark.parametrize("programs", [exports, trainings])
+def test_agreement_on_generated_exports(
+    num_examples: int,
+    programs: Callable[[], st.SearchStrategy[TraceBuilder]],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     def check(builder: TraceBuilder) -> None:
         assert_agreement(builder.write(tmp_path_factory.mktemp("generated") / "t.sqlite"))
 
-    for_examples(num_examples, check, trainings())
+    for_examples(num_examples, check, programs())
 
 
 @pytest.mark.long

@@ -42,30 +42,28 @@ def test_wrong_options(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["export csv", "export parquet", "export perfetto", "whatif"])
-def test_missing_parents_are_refused_alike(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    outcome = in_process(*command.split(), SAMPLE, "-o", "no/such/out")
-    assert outcome.line == (
-        "traceprof: cannot write no/such/out: No such file or directory; choose another place\n"
-    )
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
-    "command", [f"export csv {MISSING}", f"export parquet {MISSING}", "record"]
+    ("commands", "why"),
+    [
+        (
+            [
+                f"{command} {SAMPLE} -o no/such/out"
+                for command in ("export csv", "export parquet", "export perfetto", "whatif")
+            ],
+            "cannot write no/such/out: No such file or directory; choose another place",
+        ),
+        (
+            [f"export csv {MISSING} -o -", f"export parquet {MISSING} -o -", "record -o - -- true"],
+            "cannot write to stdout: the result is several files; name a place",
+        ),
+    ],
 )
-def test_several_files_are_not_written_to_stdout(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_places_are_refused_alike(
+    commands: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["--", "true"] if command == "record" else []
-    line = in_process(*command.split(), "-o", "-", *words).line
-    assert line == (
-        "traceprof: cannot write to stdout: the result is several files; name a place\n"
-    )
+    for command in commands:
+        assert in_process(*command.split()).line == f"traceprof: {why}\n"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -250,6 +250,15 @@ def unnoticed_signal(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def nsys_on_path(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Put a program that is called nsys first on PATH."""
+    program = folder / "bin" / "nsys"
+    program.parent.mkdir()
+    program.write_text(script)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+
 def script_of(name: str) -> ModuleType:
     """Return a script of docs/ as a module, which is not run."""
     path = Path(__file__).parents[2] / "docs" / f"{name}.py"

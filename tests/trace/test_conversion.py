@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import attempt
+from tests.support.commands import attempt, nsys_on_path
 from tests.support.databases import change, query
 from tests.support.traces import SAMPLE
 from traceprof import open_trace
@@ -27,12 +27,8 @@ def report(tmp_path: Path) -> Path:
 
 def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
     """Put a program that is called nsys first on PATH; return the list of its arguments."""
-    program = folder / "bin" / "nsys"
-    program.parent.mkdir()
     arguments = folder / "arguments"
-    program.write_text(f"#!/bin/sh\necho \"$@\" >> '{arguments}'\n{script}")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    nsys_on_path(folder, monkeypatch, f"#!/bin/sh\necho \"$@\" >> '{arguments}'\n{script}")
     return arguments
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import attempt
+from tests.support.commands import attempt, nsys_on_path
 from tests.support.recording import profile
 from tests.support.selection import long_after, rows_long_after
 from tests.support.traces import SAMPLE
@@ -45,15 +45,6 @@ def report(tmp_path: Path) -> Path:
     return path
 
 
-def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Put a program that is called nsys first on PATH."""
-    program = folder / "bin" / "nsys"
-    program.parent.mkdir()
-    program.write_text(script)
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-
-
 # nsys export --type=sqlite --output=$target $report
 EXPORTING = '#!/bin/sh\ntarget="${3#--output=}"; report="$4"; test -f "$report" || exit 9\n'
 
@@ -76,7 +67,7 @@ EXPORTING = '#!/bin/sh\ntarget="${3#--output=}"; report="$4"; test -f "$report" 
 def test_nsys_fails(
     report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
 ) -> None:
-    stand_in(temporary.parent, monkeypatch, EXPORTING + script)
+    nsys_on_path(temporary.parent, monkeypatch, EXPORTING + script)
     assert said in attempt(report).line
     assert not list(temporary.iterdir())
 
@@ -88,18 +79,26 @@ def test_nsys_is_missing(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert line.endswith("/my report.nsys-rep'\n")  # quoted: to be pasted
 
 
-def test_nsys_does_not_start(
-    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("\x7fELF no program", "does not start (Exec format error); install"),
+        ("#!/bin/sh\nexec sleep 600", "nsys failed: it did not end within 0 s; install"),
+    ],
+)
+def test_nsys_does_not_start_or_end(
+    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
 ) -> None:
-    stand_in(temporary.parent, monkeypatch, "\x7fELF no program")
-    assert "does not start (Exec format error); install" in attempt(report).line
+    nsys_on_path(temporary.parent, monkeypatch, script)
+    monkeypatch.setattr("traceprof.trace.programs.MAX_ANSWER_S", 0.1)
+    assert said in attempt(report).line
     assert not list(temporary.iterdir())
 
 
 def test_no_folder_for_temporary_files(
     report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in(temporary.parent, monkeypatch, EXPORTING)
+    nsys_on_path(temporary.parent, monkeypatch, EXPORTING)
     temporary.rmdir()
     assert "there is no folder for temporary files" in attempt(report).line
 
@@ -110,7 +109,7 @@ def test_no_folder_for_temporary_files(
 def test_nsys_exports(
     report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    stand_in(temporary.parent, monkeypatch, f"{EXPORTING} cp '{SAMPLE}' \"$target\"")
+    nsys_on_path(temporary.parent, monkeypatch, f"{EXPORTING} cp '{SAMPLE}' \"$target\"")
     document = attempt(report.rename(report.with_name(name))).document
     assert document["breakdown"] == attempt(SAMPLE).document["breakdown"]
     assert not list(temporary.iterdir())
@@ -183,21 +182,12 @@ def test_what_others_planted_in_the_temporary_folder_is_not_touched(
     plant: Callable[[Path], None],
     num_left: int,
 ) -> None:
-    stand_in(temporary.parent, monkeypatch, f"{EXPORTING}cp '{SAMPLE}' $target")
+    nsys_on_path(temporary.parent, monkeypatch, f"{EXPORTING}cp '{SAMPLE}' $target")
     plant(temporary)
     signal.alarm(60)  # a wait for ever ends this process
     open_trace(report).close()
     signal.alarm(0)
     assert len(list(temporary.rglob("*"))) == num_left
-
-
-def test_nsys_has_a_time_limit(
-    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stand_in(temporary.parent, monkeypatch, "#!/bin/sh\nexec sleep 600")
-    monkeypatch.setattr("traceprof.trace.programs.MAX_ANSWER_S", 0.1)
-    assert "nsys failed: it did not end within 0 s; install" in attempt(report).line
-    assert not list(temporary.iterdir())
 
 
 INTERRUPTED = """
@@ -218,7 +208,7 @@ def test_an_interrupt_after_the_conversion_leaves_nothing(
     number: signal.Signals,
     arguments: list[str],
 ) -> None:
-    stand_in(temporary.parent, monkeypatch, f"{EXPORTING}cp '{SAMPLE}' $target")
+    nsys_on_path(temporary.parent, monkeypatch, f"{EXPORTING}cp '{SAMPLE}' $target")
     program = [sys.executable, "-c", INTERRUPTED.format(number=int(number))]
     environment = {**os.environ, "TMPDIR": str(temporary)}
     done = subprocess.run(
@@ -234,7 +224,7 @@ def test_an_interrupt_after_the_conversion_leaves_nothing(
 def test_a_full_disk_is_named(
     report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
-    stand_in(temporary.parent, monkeypatch, EXPORTING + script)
+    nsys_on_path(temporary.parent, monkeypatch, EXPORTING + script)
     usage = shutil.disk_usage(temporary)._replace(free=4096)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     line = attempt(report).line
@@ -249,33 +239,26 @@ def test_a_full_disk_that_only_nsys_names(
 ) -> None:
     # It leaves an empty export, so that there is room again, and may end as if all was well.
     said = f"printf '' > $target; echo '[tag_message*] = database or disk is full'; exit {code}"
-    stand_in(temporary.parent, monkeypatch, EXPORTING + said)
+    nsys_on_path(temporary.parent, monkeypatch, EXPORTING + said)
     assert f"no space is left for its export in {temporary}" in attempt(report).line
 
 
+@pytest.mark.parametrize("why", ["nsys says: Bad", os.strerror(errno.ENOSPC)])
 def test_why_sizes_of_messages_could_not_be_exported_is_a_note(
-    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     script = f"case $2 in --type=json) echo Bad >&2; exit 1;; esac; cp '{SAMPLE}' $target"
-    stand_in(temporary.parent, monkeypatch, EXPORTING + script)
-    monkeypatch.setattr(conversion, "lacks_payloads", lambda _: True)
+    nsys_on_path(temporary.parent, monkeypatch, EXPORTING + script)
+
+    def lacks_payloads(_: object) -> bool:
+        if "Bad" not in why:
+            raise OSError(errno.ENOSPC, why)
+        return True
+
+    monkeypatch.setattr(conversion, "lacks_payloads", lacks_payloads)
     with closing(open_trace(report)) as trace:
         (note,) = [note for note in trace.notes if "sizes of NCCL" in note]
-        assert "nsys says: Bad" in note
-
-
-def test_what_an_optional_step_of_the_conversion_lost_is_a_note(
-    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stand_in(temporary.parent, monkeypatch, f"{EXPORTING}cp '{SAMPLE}' $target")
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(conversion, "lacks_payloads", full)
-    with closing(open_trace(report)) as trace:
-        (note,) = [note for note in trace.notes if "sizes of NCCL" in note]
-        assert os.strerror(errno.ENOSPC) in note
+        assert why in note
 
 
 @pytest.mark.parametrize(
