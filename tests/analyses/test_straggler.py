@@ -1,6 +1,7 @@
-"""Stragglers: planted ones are found with their cause, balanced runs stay silent."""
+"""Stragglers, of ranks with a GPU or without: planted ones are found, balanced runs are silent."""
 
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -10,27 +11,40 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from dashboards.address import Address
+from dashboards.pages import ranks as page
+from dashboards.view import View
 from sample_traces.simulator import RUN_SCENARIOS
 from tests.reference.gpu_machine import Change
 from tests.reference.gpu_programs import NUM_STEPS, PROGRAMS
+from tests.support import dashboard
+from tests.support.builders import TraceBuilder
 from tests.support.claims import only_gap, validator
-from tests.support.databases import change
+from tests.support.databases import change, query
 from tests.support.planted import analyzed, assert_clocks, made
-from tests.support.selection import known
-from tests.support.traces import closed_analysis
+from tests.support.selection import known, rows_long_after
+from tests.support.traces import closed_analysis, ranks_of
 from traceprof.analyses import straggler
 from traceprof.analyses.straggler import StragglerResult
 from traceprof.analysis import Analysis
+from traceprof.ranks import arrivals
+from traceprof.ranks.matching import LEAVE_TOGETHER
 from traceprof.reports import json as json_report
 from traceprof.reports import text
 from traceprof.trace.nsight import schema as schema_names
 
-pytestmark = pytest.mark.slow
+# PM
 
 Runs = Callable[..., tuple[dict[str, Any], Analysis]]
 
 OFTEN = ("straggler-data-loading", 0)
 STRAGGLERS = [name for name in RUN_SCENARIOS if name.startswith("straggler-")]
+OF_CPUS = [name for name in RUN_SCENARIOS if name.startswith("cpu-straggler-")]
+# Of clocks of ranks with a GPU; those of others are up to 40 ms apart.
+BOUNDS = {
+    True: {"error_ns": 100_000, "uncertainty_ns": 100_000},
+    False: {"error_ns": 20_000, "uncertainty_ns": 1_000_000},
+}
 HOWS: list[dict[str, Any]] = [
     {"per_rank": False, "is_labelled": True},
     {"per_rank": True, "is_labelled": False},
@@ -45,7 +59,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     @cache
     def run(name: str, how: int) -> tuple[dict[str, Any], Analysis]:
         folder = tmp_path_factory.mktemp(name) / "run"
-        truth = made(name, folder, seed=4 + how, **HOWS[how])
+        options = HOWS[how] if name in STRAGGLERS else {"per_rank": bool(how)}
+        truth = made(name, folder, seed=4 + how, **options)
         truth["folder"] = folder
         return truth, analyzed(folder, truth)
 
@@ -75,29 +90,41 @@ def test_a_rank_late_to_the_first_of_three_operations_of_a_step(
                      id=f"{name}-{source}")
         for name in STRAGGLERS
         for how, source in enumerate(("labels", "payloads", "order"))
-    ],
+    ]
+    + rows_long_after(1, [(name, place % 2) for place, name in enumerate(OF_CPUS)]),
 )  # fmt: skip
 def test_a_planted_straggler_is_found(runs: Runs, name: str, how: int) -> None:
     truth, analysis = runs(name, how)
     (found,) = [finding for finding in analysis.findings if finding.id == "straggler"]
-    planted = truth["straggler"]
+    planted, has_gpu = truth["straggler"], name in STRAGGLERS
     assert (found.metrics["rank"], found.metrics["cause"]) == (planted["rank"], planted["cause"])
-    assert found.metrics["lateness_ns"] == pytest.approx(planted["lateness_ns"], abs=100_000)
-    # Operations that follow another at once are last, too; the one at a step's end is not.
-    assert 0.5 <= float(found.metrics["share_last"] or 0) <= 0.8
+    most_off_ns = 100_000 if has_gpu else 500_000
+    assert found.metrics["lateness_ns"] == pytest.approx(planted["lateness_ns"], abs=most_off_ns)
+    if has_gpu:
+        # Operations that follow another at once are last, too; the one at a step's end is not.
+        assert 0.5 <= float(found.metrics["share_last"] or 0) <= 0.8
     assert not analysis.ranks.unmatched
-    validator().validate(json.loads(json_report.render(analysis.result)))
-    assert_clocks(truth, analysis, error_ns=100_000, uncertainty_ns=100_000)
+    document = json.loads(json_report.render(analysis.result))
+    validator().validate(document)
+    assert len(document["run"]["lateness"]) == 8
+    assert has_gpu or all(collective["num_matched"] for collective in document["collectives"])
+    assert_clocks(truth, analysis, **BOUNDS[has_gpu])
 
 
 # A step of three operations, none of them late, is judged always.
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(5))
-def test_a_balanced_run_is_silent(tmp_path: Path, seed: int) -> None:
-    truth = made("ranks-balanced", tmp_path / "run", seed=seed, is_labelled=seed % 2 == 0)
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_a_balanced_run_is_silent(tmp_path: Path, has_gpu: bool, seed: int) -> None:
+    if has_gpu:
+        truth = made("ranks-balanced", tmp_path / "run", seed=seed, is_labelled=seed % 2 == 0)
+    else:
+        truth = made("cpu-ranks-balanced", tmp_path / "run", seed=seed, per_rank=seed > 1)
     analysis = analyzed(tmp_path / "run", truth)
+    assert_clocks(truth, analysis, **BOUNDS[has_gpu])
     assert [finding.title for finding in analysis.findings if finding.id == "straggler"] == []
-    assert [gap for gap in analysis.not_applicable if gap.id == "straggler"] == []
+    gaps = [gap for gap in analysis.not_applicable if gap.id == "straggler"]
+    assert not has_gpu or gaps == []
     assert not analysis.ranks.unmatched
 
 
@@ -233,3 +260,103 @@ def test_steps_restrict_what_is_judged(runs: Runs) -> None:
     assert of_some.metrics["rank"] == of_all.metrics["rank"]
     assert of_some.metrics["num_operations"] == 5 * 4
     assert whole.ranks.clocks == some.ranks.clocks  # which all operations tell
+
+
+@pytest.mark.long
+def test_text_and_page_show_them_as_they_show_others(tmp_path: Path) -> None:
+    truth = made("cpu-straggler-unnamed", tmp_path / "run", seed=2)
+    analysis = analyzed(tmp_path / "run", truth)
+    shown = " ".join(text.render(analysis.result, is_verbose=True).split())
+    assert "Ranks on one clock" in shown
+    assert "AllReduce group 0 nodes" in shown
+    assert "it spends the time outside the ranges of instrument" in shown
+    late = truth["straggler"]["rank"]
+    matrix = analysis.ranks.matrix_ns
+    column = analysis.ranks.ranks.index(late)
+    assert matrix[:, column].sum() > 0.9 * matrix.sum()
+    drawn = dashboard.text(page.layout(View(analysis, Address(path=page.PATH))))
+    assert "Who waited for whom" in drawn
+
+
+def test_operations_are_the_calls_of_the_ranges(runs: Runs) -> None:
+    truth, analysis = runs(OF_CPUS[0], 0)
+    path = truth["folder"] / truth["reports"][1]["file"]
+    rows = query(
+        path,
+        "SELECT start, end, value FROM NVTX_EVENTS JOIN StringIds ON id = textId"
+        " WHERE value LIKE 'all_reduce %' ORDER BY start",
+    )
+    for rank in truth["reports"][1]["processes"]:
+        expected: dict[str, tuple[int, int]] = {}  # a call and its flight have one text
+        for start, end, value in rows:
+            if f" rank={rank} " in value:
+                begun, over = expected.get(value, (start, end))
+                expected[value] = min(begun, start), max(over, end)
+        last = max(
+            begun for value, (begun, over) in expected.items() if _is_flight(value, over, begun)
+        )
+        # Flights that the capture's end cut off leave their calls alone.
+        expected = {
+            value: (begun, over)
+            for value, (begun, over) in expected.items()
+            if "group=0" not in value or begun < last or _is_flight(value, over, begun)
+        }
+        of_ranks = [packed.unpacked for packed in analysis.result.measured.arrivals]
+        of_rank = next(one for one in of_ranks if one.rank == rank)
+        times_of_calls = {
+            (of_rank.groups[of_rank.group[index]], int(of_rank.sequence[index])): (
+                int(of_rank.start_ns[index]),
+                int(of_rank.end_ns[index]),
+            )
+            for index in range(len(of_rank))
+        }
+        assert times_of_calls == {
+            (re.findall(r"group=(\S+)", value)[0], int(re.findall(r"seq=(\d+)", value)[0])): times
+            for value, times in expected.items()
+        }
+
+
+def _is_flight(text: str, over: int, begun: int) -> bool:
+    return "bytes=4194304" in text and over - begun > 20_001  # which the call itself takes
+
+
+def test_a_call_without_a_flight_is_done_if_another_flew_later(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    facts = "bytes=400 dtype=float32 group=0 rank=0 size=2"
+    builder.label(f"all_reduce {facts} seq=0", 0, 10)  # synchronous
+    builder.label(f"all_reduce {facts} seq=1", 20, 22)
+    builder.label(f"all_reduce {facts} seq=1", 20, 40, in_flight=True)
+    builder.label(f"all_reduce {facts} seq=2", 50, 52)  # cut off, or synchronous: nothing tells
+    builder.label("barrier group=0 rank=0 size=2 seq=3", 60, 70)
+    with ranks_of(builder.write(tmp_path)) as (rank,):
+        result = arrivals.run(rank, rank.window)
+    assert result.sequence.tolist() == [0, 1, 3]
+    assert result.end_ns.tolist() == [10, 40, 70]
+
+
+def test_time_is_spent_by_the_ranges_and_the_rest_is_other(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    facts = "bytes=400 dtype=float32 group=0 rank=0 size=2"
+    builder.label("data loading", 0, 10)
+    builder.label("forward", 15, 40)
+    builder.label(f"all_reduce {facts} seq=0", 20, 25)
+    builder.label("backward", 40, 100)
+    builder.label(f"all_reduce {facts} seq=1", 50, 52)
+    builder.label(f"all_reduce {facts} seq=1", 50, 90, in_flight=True)
+    builder.label("barrier group=0 rank=0 size=2 seq=2", 110, 120)
+    with ranks_of(builder.write(tmp_path)) as (rank,):
+        result = arrivals.run(rank, rank.window)
+    at = dict.fromkeys(arrivals.TIME_CATEGORIES, 0)
+    first = at | {"compute": 5, "data loading": 10, "other": 5}
+    assert result.cumulative_ns_at_start[0].tolist() == list(first.values())
+    assert result.spent_at_end_ns[0].tolist() == list((first | {"communication": 5}).values())
+    last = at | {"compute": 78, "communication": 7, "data loading": 10, "other": 15}
+    assert result.cumulative_ns_at_start[2].tolist() == list(last.values())
+    for times, spent in (
+        (result.start_ns, result.cumulative_ns_at_start),
+        (result.end_ns, result.spent_at_end_ns),
+    ):
+        assert spent.sum(axis=1).tolist() == times.tolist()
+    names = [result.operations[index] for index in result.operation.tolist()]
+    assert names == ["AllReduce", "AllReduce", "Barrier"]
+    assert names[2] in LEAVE_TOGETHER
