@@ -203,7 +203,7 @@ def _why_unknown(rank: Rank) -> UnknownCause | None:
         return UnknownCause(
             "the clocks of host and GPU disagree in this report: operations end after the host has"
             " read their results, or start before they are launched",
-            f"record again, with a newer {rank.trace.format_name}",
+            f"record again, with a newer {rank.trace.how_to_collect.format_name}",
         )
     return None
 

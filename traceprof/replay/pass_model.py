@@ -25,7 +25,7 @@ from traceprof.ranks.pipelines import Pipeline, pipelines
 from traceprof.replay.results import Refusal
 from traceprof.run.guard import optional
 from traceprof.structs import Record
-from traceprof.trace.grouping import places
+from traceprof.trace.grouping import numbered_rows, places
 from traceprof.units import percent
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class _Model(Record, frozen=True):
     def _means(self, group: Int64, chosen: Mask) -> Int64:
         """Return the means of passes of the same kind, number, step and group."""
         keys = np.concatenate((group[np.newaxis], self.keys))[:, chosen]
-        at = np.unique(keys, axis=1, return_inverse=True)[1].reshape(-1)
+        at = numbered_rows(*keys)
         means = np.bincount(at, self.length_ns[chosen]) / np.bincount(at)
         equal = self.length_ns.copy()
         equal[chosen] = np.rint(means[at]).astype(np.int64)
@@ -195,7 +195,7 @@ def _waiting_inside(
     num = len(meetings.transfer_ns)
     inputs, outputs = [meetings.inputs], [meetings.outputs]
     rows = np.flatnonzero((keys[0] == OTHER) & is_stage)
-    group = np.unique(keys[:, rows], axis=1, return_inverse=True)[1].reshape(-1)
+    group = numbered_rows(*keys[:, rows])
     for number in range(int(group.max(initial=-1)) + 1):
         at = rows[group == number]
         apart_ns = float(np.std(start[at]))

@@ -51,6 +51,14 @@ def numbered(values: Int64) -> tuple[Int64, Int64]:
     return distinct, which.reshape(-1)
 
 
+def numbered_rows(*keys: Int64) -> Int64:
+    """Return numbers of rows from 0 in the order of `grouped`, int64[n]: equal rows have one."""
+    order, begins = grouped(*keys)
+    number = np.empty(len(order), np.int64)
+    number[order] = np.cumsum(begins) - 1
+    return number
+
+
 def places(*keys: Int64) -> tuple[Int64, Int64]:
     """Place of each row among those that agree in every key, and how many these are."""
     order, begins = grouped(*keys)

@@ -17,8 +17,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.replay.graph.columns import COMMUNICATION
 from traceprof.structs import Rows
-from traceprof.trace import grouping
-from traceprof.trace.grouping import distinct_values, is_in, median_of, quantiles_of
+from traceprof.trace.grouping import distinct_values, is_in, median_of, numbered_rows, quantiles_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -204,7 +203,7 @@ def _gaps(process: Recorded) -> tuple[_Gaps, Int64]:
     previous = calls.outer[call - 1]
     kernels = named[before], np.where(is_own, named[following], -1)
     by_calls = calls.thread[call], api[previous], api[call]
-    sites = numbered(*by_calls, *kernels), numbered(*by_calls), numbered(by_calls[0])
+    sites = numbered_rows(*by_calls, *kernels), numbered_rows(*by_calls), numbered_rows(by_calls[0])
     return _Gaps(call, since, length, before, *sites), all_ns
 
 
@@ -241,15 +240,6 @@ def _explained(process: Recorded, gaps: _Gaps) -> Mask:
             2 * intervals.covered_within(spans, low, until[rows]) > (gaps.length_ns[rows])
         )
     return explained
-
-
-def numbered(*columns: Int64) -> Int64:
-    """Number distinct rows from 0, int64[n]."""
-    number = grouping.numbered(columns[0])[1]
-    for column in columns[1:]:
-        ids, place = grouping.numbered(column)
-        number = grouping.numbered(number * len(ids) + place)[1]
-    return number
 
 
 def _merged(sites: Sequence[Int64]) -> Int64:

@@ -16,10 +16,9 @@ from traceprof.host.host_code import OVER_BY_ITSELF
 from traceprof.host.host_waits import OWN_WAIT_NS
 from traceprof.host.idle_causes import MAX_STRETCH_NS
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
-from traceprof.replay.graph.hidden_waits import numbered
 from traceprof.replay.graph.stream_waits import TOLERANCE_NS, last_record
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in, without
+from traceprof.trace.grouping import distinct_values, is_in, numbered_rows, without
 from traceprof.trace.model.kinds import (
     ApiCallKind,
     SynchronizationKind,
@@ -401,7 +400,7 @@ def hand_overs(process: Recorded, begin_ns: int) -> HandOvers:
     is_other = (last >= 0) & (calls.thread[other] != calls.thread[after])
     is_other &= calls.end_ns[other] > since_ns
     before = np.append(chosen[:1], chosen[:-1])[is_long]
-    place = numbered(
+    place = numbered_rows(
         calls.thread[after], np.where(is_first[is_long], -1, name[before]), name[after]
     )
     rows = np.flatnonzero(is_other)

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from traceprof.host.host_waits import OWN_WAIT_NS
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
-from traceprof.replay.graph.hidden_waits import numbered
 from traceprof.replay.graph.longest_path import UNCONSTRAINED, EdgeKind
 from traceprof.replay.graph.process_graph import MAX_LATENCY_NS
 from traceprof.structs import Record
+from traceprof.trace.grouping import numbered_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ def held_out_latencies(process: Process) -> Latencies:
     """
     latencies, work = process.latencies, process.work
     half = halves(work.start_ns, process.limits_ns, process.is_steady)
-    like = numbered(work.chain, process.operation_names)
+    like = numbered_rows(work.chain, process.operation_names)
     consumer = process.stream_waits.consumer
     return replace(
         latencies,
@@ -65,7 +65,7 @@ def held_out_tails(process: Process) -> Float64:
     has_waited = process.work.end_ns[operation] > process.calls.start_ns[waits.call]
     is_delay = has_waited & (tail <= MAX_LATENCY_NS)
     half = np.where(is_delay, half, -1)
-    like = numbered(process.operation_names[operation], waits.is_stall.astype(np.int64))
+    like = numbered_rows(process.operation_names[operation], waits.is_stall.astype(np.int64))
     return _of_others(tail, like, half).astype(np.float64)
 
 

@@ -65,18 +65,8 @@ _INTEGERS: dict[Kind, dict[str, str]] = {
     Kind.HOST_OPERATOR: _OF_HOST | {EXTERNAL: "external", SEQUENCE: "autograd_sequence"},
     Kind.PYTHON: _OF_HOST,
 }
-# Columns without which an event of the kind is unusable.
-_NEEDED = {
-    Kind.KERNEL: (DEVICE,),
-    Kind.COPY: (DEVICE,),
-    Kind.MEMORY_SET: (DEVICE,),
-    Kind.API_CALL: (PROCESS, THREAD),
-    Kind.ANNOTATION: (PROCESS, THREAD),
-    Kind.OPERATOR: (PROCESS, THREAD),
-    Kind.OVERHEAD: (PROCESS, THREAD),
-    Kind.HOST_OPERATOR: (PROCESS, THREAD),
-    Kind.PYTHON: (PROCESS, THREAD),
-}
+# Columns without which an event is unusable if its kind has them; synchronizations lack devices.
+_NEEDED = (START, LENGTH, DEVICE, PROCESS, THREAD)
 _NOT_FIRST = frozenset({Kind.HOST_OPERATOR, Kind.PYTHON})  # times do not count from them
 ANNOTATION = re.compile(r"(?:nccl|gloo|mpi|ucc|xccl):(\w+)")
 """Annotations of calls by back ends of PyTorch; the group is the function."""
@@ -296,7 +286,8 @@ class _Tables:
             columns |= {end: known_devices(columns[end]) for end in (SOURCE, DESTINATION)}
         if CORRELATION in columns and (columns[CORRELATION] == NULL).any():
             columns |= _of_bare_events(columns, events)
-        needed = [columns[name] != NULL for name in (START, LENGTH, *_NEEDED.get(kind, ()))]
+        may_lack = {DEVICE} if kind == Kind.SYNCHRONIZATION else set()
+        needed = [columns[name] != NULL for name in _NEEDED if name in columns.keys() - may_lack]
         length = events.length_ns
         is_time = (length >= 0) & (length < MAX_EVENT_NS) & (np.abs(events.start_ns) < _BEYOND_NS)
         is_usable = np.logical_and.reduce([*needed, is_complete, is_time])

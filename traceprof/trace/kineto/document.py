@@ -78,24 +78,20 @@ class KinetoDocument:
         self._offset = 0  # of the buffer in the content
         self._is_read = False  # whether all pieces are in the buffer
         try:
-            self._read_top()
+            begin = self._next_char()
+            if begin not in {"[", "{"}:
+                raise self._damaged("no JSON object or list begins here")
+            self._drop(1)
+            if begin == "[":
+                self._read_events()
+            else:
+                self._read_members()
         except _CutError:
             self.is_cut = True
         for _ in self._pieces:  # to its end, at which the file is checked
             pass
 
     # -- the top ---------------------------------------------------------------------------------
-
-    def _read_top(self) -> None:
-        begin = self._next_char()
-        if begin == "[":
-            self._drop(1)
-            self._read_events()
-        elif begin == "{":
-            self._drop(1)
-            self._read_members()
-        else:
-            raise self._damaged("no JSON object or list begins here")
 
     def _read_members(self) -> None:
         has_events = False

@@ -132,10 +132,8 @@ def _maker(start: bytes) -> Callable[[], _Unpacker]:
     magic = packing(start)
     if magic == XZ:
         return partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, _MAX_MEMORY)
-    return _Gzip if magic == GZIP else _zstd_maker()
-
-
-def _zstd_maker() -> Callable[[], _Unpacker]:
+    if magic == GZIP:
+        return _Gzip
     zstd = _zstd_module()
     if zstd is None:
         raise PackingError(NO_ZSTD)

@@ -143,7 +143,6 @@ class KinetoTrace(Trace):
     """
 
     format = KINETO_FORMAT
-    format_name = HOW_TO_COLLECT.format_name
     how_to_collect = HOW_TO_COLLECT
 
     def __init__(self, path: Path, progress: Progress | None = None) -> None:

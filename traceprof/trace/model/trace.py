@@ -71,7 +71,6 @@ class Trace(Protocol):
     Attributes:
         path: as it was given.
         format: the kind of the file, such as `nsight-sqlite`.
-        format_name: the program that writes such files, in words, such as `Nsight Systems`.
         origin: the program that wrote this file, in words, after `exported by`.
         product_version: of that program; None if unknown.
         schema_version: of the file; None if unknown.
@@ -80,7 +79,6 @@ class Trace(Protocol):
 
     path: Path
     format: str
-    format_name: str
     product_version: str | None
     schema_version: str | None
     moved: Mapping[RankKey, int]

@@ -156,7 +156,10 @@ def _not_exported(
     nsys: str, report: Path, done: subprocess.CompletedProcess[str]
 ) -> TraceFormatError:
     lines = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()
-    recorded_by, installed = _recorded_by(report), _version(_run(report, nsys, "--version").stdout)
+    recorded_by, installed = None, _version(_run(report, nsys, "--version").stdout)
+    with suppress(OSError), report.open("rb") as file:
+        start = file.read(128)
+        recorded_by = _version(start.removeprefix(NSYS_REP).decode("ascii", "replace"))
     if recorded_by is not None and installed is not None and recorded_by > installed:
         needed = ".".join(map(str, recorded_by[:2]))
         with_blobs = "--include-blobs=true " if recorded_by >= FIRST_WITH_BLOBS else ""
@@ -173,14 +176,6 @@ def _not_exported(
         "copy it again if it may be damaged, or use an nsys at least as new as the one that"
         " recorded it",
     )
-
-
-def _recorded_by(report: Path) -> tuple[int, ...] | None:
-    """Version of the Nsight Systems that wrote a .nsys-rep, None if unknown."""
-    with suppress(OSError), report.open("rb") as file:
-        start = file.read(128)
-        return _version(start.removeprefix(NSYS_REP).decode("ascii", "replace"))
-    return None
 
 
 def _version(text: str) -> tuple[int, ...] | None:

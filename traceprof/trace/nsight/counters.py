@@ -111,7 +111,12 @@ def _gpu_samples(database: Database) -> tuple[dict[int, tuple[LinkSamples, ...]]
     for (gpu, link, direction), keys in wanted.items():
         series = [_once_per_time(by_key[key]) for key in keys if key in by_key]
         if series:
-            times, values = _sum(series)
+            times, values = series[0]
+            for other_times, other_values in series[1:]:  # added up at the times that all have
+                times, here, there = np.intersect1d(
+                    times, other_times, assume_unique=True, return_indices=True
+                )
+                values = values[here] + other_values[there]
             start, end, value = _periods(times, values)
             if len(start):
                 unit = HZ if link == CLOCK else PERCENT
@@ -167,17 +172,6 @@ def _once_per_time(parts: Sequence[tuple[Int64, Int64]]) -> tuple[Int64, Int64]:
     times, values = times[order], values[order]
     last = np.append(times[1:] != times[:-1], np.ones(min(len(times), 1), np.bool_))
     return times[last], values[last]
-
-
-def _sum(series: Sequence[tuple[Int64, Int64]]) -> tuple[Int64, Int64]:
-    """Add up values at the times that all series have."""
-    times, values = series[0]
-    for other_times, other_values in series[1:]:
-        times, here, there = np.intersect1d(
-            times, other_times, assume_unique=True, return_indices=True
-        )
-        values = values[here] + other_values[there]
-    return times, values
 
 
 def _periods(times: Int64, values: Int64) -> tuple[Int64, Int64, Int64]:

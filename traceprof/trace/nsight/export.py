@@ -66,7 +66,7 @@ SECTIONS = (GPU_OPERATIONS, NAMED_RANGES, API_CALLS)
 class NamedRangesData(SectionData, frozen=True):
     """NVTX ranges and names, and the communication calls in them."""
 
-    events: EventColumns | None  # None if the export has no NVTX table
+    events: EventColumns | None  # None once they are released
     domains: Mapping[tuple[int, int], str]  # names of domains by process and id
     label_ranges: Mapping[int, LabelRanges]  # ranges of `instrument` by process
     communication_calls: Mapping[int, ProcessCalls]  # by process
@@ -80,8 +80,6 @@ class ApiCallsData(SectionData, frozen=True):
 
 def _read_named_ranges(database: Database, capture_end_ns: int | None) -> NamedRangesData:
     columns = read_events(database)
-    if columns is None:
-        return NamedRangesData(None, {}, {}, {})
     events = Events(database, columns, capture_end_ns)
     domains = domain_names(events)
     label_ranges = read_label_ranges(events, domains)
@@ -125,7 +123,6 @@ class NsightTrace(Trace):
     """
 
     format = NSIGHT_FORMAT
-    format_name = HOW_TO_COLLECT.format_name
 
     def __init__(
         self, path: Path, progress: Progress | None = None, *, file: Path | None = None
@@ -213,15 +210,11 @@ class NsightTrace(Trace):
         return data.by_process
 
     @property
-    def _nvtx_events(self) -> Events | None:
-        """The NVTX events, read again if they were released; None if there is no table."""
+    def _nvtx_events(self) -> Events:
+        """The NVTX events, read again if they were released."""
         if self._events is None:
             columns = self._named_ranges.events or read_events(self._database)
-            self._events = (
-                None
-                if columns is None
-                else Events(self._database, columns, self.target.capture_end_ns)
-            )
+            self._events = Events(self._database, columns, self.target.capture_end_ns)
         return self._events
 
     def release(self) -> None:
@@ -243,8 +236,7 @@ class NsightTrace(Trace):
 
     @_ReadAgain
     def _nvtx_thread_names(self) -> list[tuple[int, str]]:
-        events = self._nvtx_events
-        return [] if events is None else nvtx.thread_names(events)
+        return nvtx.thread_names(self._nvtx_events)
 
     # -- what was recorded -----------------------------------------------------------------------
 
@@ -434,25 +426,19 @@ class NsightTrace(Trace):
         until: re.Pattern[str] | None = None,
     ) -> dict[int, NamedRanges]:
         """Return NVTX ranges by process: see `nvtx.ranges_named`."""
-        events = self._nvtx_events
-        return {} if events is None else nvtx.ranges_named(events, matching, process, until)
+        return nvtx.ranges_named(self._nvtx_events, matching, process, until)
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
         """Return the ends of ranges: see `nvtx.range_ends`."""
-        events = self._nvtx_events
-        if events is None:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        return nvtx.range_ends(events, process)
+        return nvtx.range_ends(self._nvtx_events, process)
 
     def range_table(self, process: int) -> RangeTable | None:
-        events = self._nvtx_events
-        if events is not None and process not in self._range_tables:
-            self._range_tables[process] = nvtx.range_table(events, process)
-        return self._range_tables.get(process)
+        if process not in self._range_tables:
+            self._range_tables[process] = nvtx.range_table(self._nvtx_events, process)
+        return self._range_tables[process]
 
     def marks(self, process: int) -> Marks | None:
-        events = self._nvtx_events
-        return None if events is None else nvtx.marks_of(events, process)
+        return nvtx.marks_of(self._nvtx_events, process)
 
     @_ReadAgain
     def thread_names(self) -> Mapping[int, str]:
@@ -490,10 +476,7 @@ class NsightTrace(Trace):
         return self.target.num_threads(process)
 
     def empty_domain_notes(self) -> list[str]:
-        events = self._nvtx_events
-        if events is None:
-            return []
-        silent = nvtx.silent_domains(events, self._named_ranges.domains)
+        silent = nvtx.silent_domains(self._nvtx_events, self._named_ranges.domains)
         return [nvtx.silence_note(name) for name in silent]
 
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, numbered
+from traceprof.trace.grouping import distinct_values, numbered_rows
 from traceprof.trace.model.communication_calls import (
     NO_CALLS,
     OPERATIONS,
@@ -302,7 +302,13 @@ def read_nccl_ranges(
     pushed = events.is_range & columns.kind.isin([schema.NVTX_PUSH_POP])
     rows = events.named(is_requested, is_requested, np.flatnonzero(pushed))
     process = schema.process_of_thread(columns.thread(rows))
-    rows = rows[_are_of_nccl(process, columns.domain.at(rows), domains)]
+    pair_of_row, pairs = _distinct(process, columns.domain.at(rows))
+    # An export may lack the row that names a domain; NCCL's functions have unique names.
+    are_of_nccl = [
+        domains.get((number, domain), NCCL_DOMAIN if domain != 0 else "") == NCCL_DOMAIN
+        for number, domain in pairs
+    ]
+    rows = rows[np.array(are_of_nccl, np.bool_)[pair_of_row]]
     start, end, thread = columns.starts.at(rows), events.ends(rows), columns.thread(rows)
     order = np.lexsort((-end, start, thread))  # stable: equal rows keep their order
     rows, start, end, thread = rows[order], start[order], end[order], thread[order]
@@ -322,18 +328,6 @@ def read_nccl_ranges(
             payloads,
         )
     return by_process
-
-
-def _are_of_nccl(
-    process: Int64, domain: Int64, domains: Mapping[tuple[int, int], str]
-) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    key, pairs = _distinct(process, domain)
-    # An export may lack the row that names a domain; NCCL's functions have unique names.
-    of_pair = [
-        domains.get((int(process), int(domain)), NCCL_DOMAIN if domain != 0 else "") == NCCL_DOMAIN
-        for process, domain in pairs
-    ]
-    return np.array(of_pair, np.bool_)[key]
 
 
 def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
@@ -380,10 +374,7 @@ def _payloads_of(database: Database, rowids: Sequence[int]) -> list[tuple[str | 
 
 def _distinct(*columns: Int64) -> tuple[Int64, list[tuple[int, ...]]]:
     """Number of each row's values among the distinct ones, and these."""
-    key = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        _, number = numbered(column)
-        _, key = numbered(key * (int(number.max(initial=0)) + 1) + number)
+    key = numbered_rows(*columns)
     _, first = np.unique(key, return_index=True)
     return key, list(zip(*(column[first].tolist() for column in columns), strict=True))
 

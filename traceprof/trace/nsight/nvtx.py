@@ -222,6 +222,8 @@ class Events(Record, frozen=True, dict=True):
     def _own_texts(self, rowids: Int64) -> tuple[Int64, list[str]]:
         """Texts of rows, with their digits, as numbers, int64[m], and the texts by number."""
         database, table, texts = self.database, schema.NVTX.name, NumberedTexts()
+        if not len(rowids):
+            return rowids, []
         rowid = database.rowid(table)
         if len(rowids) > _MANY * len(self.columns.text):  # to read the table takes less time
             expect_rows(database, [table])
@@ -246,11 +248,11 @@ def _decoded(text: Text) -> str:
     return text if isinstance(text, str) else text.decode("utf-8", "replace")
 
 
-def read_events(database: Database) -> EventColumns | None:
-    """Read the NVTX ranges and names of an export; None if it has no NVTX table."""
+def read_events(database: Database) -> EventColumns:
+    """Read the NVTX ranges and names of an export."""
     table = schema.NVTX.name
     if table not in database.columns:
-        return None
+        return _NO_EVENTS
     database.require(table, schema.NVTX.required)
     rowid, texts = database.rowid(table), NumberedTexts(digits_alike=True)
     columns = [rowid, *schema.NVTX.required]
@@ -312,6 +314,9 @@ _END_THREAD = "endGlobalTid"
 _NUMBERS = ("domainId", "textId", "jsonTextId", _END_THREAD, schema.NVTX_INTEGER)
 _MAX_PAYLOADS = 1 << 16
 _NOTHING = pack(np.empty(0, np.int64))
+_NO_EVENTS = EventColumns(
+    *(_NOTHING,) * 3, np.empty(0, np.int64), *(_NOTHING,) * 7, (), *(_NOTHING,) * 3, ()
+)
 
 
 def _has_digit(text: str) -> bool:
