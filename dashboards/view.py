@@ -113,13 +113,13 @@ class View:
     @property
     def kernels(self) -> tuple[KernelTable, ...]:
         """The tables of kernels of the ranks chosen, in the time chosen."""
-        whole = self.analysis.result.kernels
+        whole = self.analysis.measured.kernels
         return self._chosen(whole, self._gpus, kernel_table.__name__, kernel_table.run)
 
     @property
     def compute(self) -> tuple[ComputeParts, ...]:
         """What the compute of the ranks chosen consists of, in the time chosen."""
-        whole = self.analysis.result.compute
+        whole = self.analysis.measured.compute
         return self._chosen(whole, self._gpus, compute_parts.__name__, _compute_parts)
 
     @property

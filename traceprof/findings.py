@@ -338,10 +338,14 @@ def costly(
     advice: tuple[str, ...],
     saving: Saving | None = None,
     place: str | None = None,
+    severity: Severity | None = None,
 ) -> list[Finding | NotApplicable]:
-    """Return a finding, judged by its cost as a share of the window; none if that is negligible."""
+    """Return a finding, judged by its cost as a share of the window; none if that is negligible.
+
+    `severity`: the judgement, where something else than the cost makes it.
+    """
     fraction = share(impact_ns, of.window_ns)
-    severity = severity_of_cost(fraction)
+    severity = severity or severity_of_cost(fraction)
     if severity is None:
         return []
     return [

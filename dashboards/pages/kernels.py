@@ -270,10 +270,10 @@ def _of_peak(view: View, ranks: Sequence[ComputeParts]) -> list[Component]:
 
 def _table(view: View, uses: Sequence[KernelSum], total_ns: int, num_ranks: int) -> Component:
     beside = beside_communication(view)
-    launched = {of_rank.rank: of_rank for of_rank in view.analysis.result.launched}
+    launched = {of_rank.rank: of_rank for of_rank in view.analysis.measured.launched}
     of_all = {
         (of_rank.rank, use.name): use
-        for of_rank in view.analysis.result.kernels
+        for of_rank in view.analysis.measured.kernels
         if of_rank.rank in launched and launched[of_rank.rank].has_rates
         for use in of_rank
     }
@@ -406,7 +406,7 @@ def modules_card(view: View, question: PendingAnswer | None = None) -> Component
     The numbers cover the whole capture: if a time range is chosen, there is no card. A
     comparison with another recording stands beside them.
     """
-    known = [of_rank for of_rank in view.analysis.result.launched if of_rank.rank in view.numbers]
+    known = [of_rank for of_rank in view.analysis.measured.launched if of_rank.rank in view.numbers]
     chosen = max(known, key=lambda of_rank: (of_rank.in_modules_ns, -of_rank.rank), default=None)
     if chosen is None or not chosen.modules or view.address.chosen.has_range:
         return None

@@ -100,7 +100,7 @@ def _slow_of(view: View) -> dict[int, tuple[SlowStep, ...]]:
     """Return the slow steps by rank; none with a time chosen, which has other steps."""
     if view.address.chosen.has_range:
         return {}
-    return {of_rank.rank: of_rank.steps for of_rank in view.analysis.result.slow_steps}
+    return {of_rank.rank: of_rank.steps for of_rank in view.analysis.measured.slow_steps}
 
 
 def _slow_steps(view: View, results: Sequence[BreakdownResult]) -> Component | None:

@@ -108,7 +108,7 @@ def _unowned(view: View) -> list[str]:
     """Say of each large part of the time that no finding is about what it was."""
     judged = breakdown.judged_kind(view.analysis.of(breakdown))
     parts: dict[str, list[Attribution]] = {}
-    for part in view.analysis.result.attributions:
+    for part in view.analysis.result.verdict.attributions:
         if part.rank in view.numbers and part.finding is None:
             parts.setdefault(part.part, []).append(part)
     worst = [max(of_part, key=lambda part: part.fraction) for of_part in parts.values()]

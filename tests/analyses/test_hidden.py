@@ -283,7 +283,7 @@ def test_lost_events_of_one_rank_leave_other_ranks_alone(tmp_path: Path) -> None
     assert 1 not in {one.rank for one in result.findings}
     gaps = {(gap.id, gap.rank) for gap in result.not_applicable}
     assert gaps >= {("gpu-idle", 1), ("exposed-communication", 1)}
-    (idle,) = [one for one in result.attributions if (one.rank, one.part) == (1, "idle")]
+    (idle,) = [one for one in result.verdict.attributions if (one.rank, one.part) == (1, "idle")]
     assert idle.finding is None
     assert UNDONE in (idle.sentence or "")
 

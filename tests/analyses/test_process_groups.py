@@ -146,7 +146,7 @@ def test_a_rank_with_a_gpu_is_refused(tmp_path: Path) -> None:
 
 
 def buckets(builder: TraceBuilder, tmp_path: Path) -> list[BucketUse]:
-    return list(closed_analysis(builder.write(tmp_path)).result.buckets[0].uses)
+    return list(closed_analysis(builder.write(tmp_path)).result.measured.buckets[0].uses)
 
 
 @pytest.mark.parametrize("with_gpu", [False, True])

@@ -58,8 +58,8 @@ def test_what_nobody_reads_is_not_measured() -> None:
 def test_everything_can_be_measured_nevertheless() -> None:
     options = Options(only=["few-blocks"], measures_all=True)
     result = _result(SAMPLE_FOLDER / "ddp.sqlite", options)
-    assert result.kernels
-    assert result.step_totals
+    assert result.measured.kernels
+    assert result.measured.step_totals
 
 
 def test_analyses_read_what_there_is() -> None:

@@ -43,7 +43,7 @@ def training(
 
 def found(trace: TraceBuilder, folder: Path) -> list[SlowStep]:
     analysis = closed_analysis(trace.write(folder / "trace.sqlite"))
-    return [step for of_rank in analysis.result.slow_steps for step in of_rank.steps]
+    return [step for of_rank in analysis.measured.slow_steps for step in of_rank.steps]
 
 
 def range_of(name: str) -> Callable[[TraceBuilder, int], object]:
@@ -158,7 +158,7 @@ def test_an_operator_of_one_step(tmp_path: Path) -> None:
                 kernel(time + 10, time + 290, number=correlation),
             ]
     analysis = closed_analysis(write(tmp_path / "trace.json", events))
-    [step] = analysis.result.slow_steps[0].steps
+    [step] = analysis.measured.slow_steps[0].steps
     assert (step.cause, step.label, step.host_number) == ("operator", "aten::linalg_svd", 5)
 
 

@@ -33,12 +33,12 @@ def test_a_time_range_is_measured_as_analyze_does(analysis: Analysis) -> None:
         for module in (breakdown, launch_queue):
             assert repr(view.of(module)) == repr(expected.of(module))
         assert [list(table) for table in view.kernels] == [
-            list(table) for table in expected.result.kernels
+            list(table) for table in expected.measured.kernels
         ]
     assert view.of(breakdown)[0].whole.window_ns == end - start
     whole = View(analysis, Address())
     assert whole.of(breakdown) == analysis.of(breakdown)
-    assert whole.kernels == analysis.result.kernels
+    assert whole.kernels == analysis.measured.kernels
 
 
 def test_a_range_in_which_nothing_ran(analysis: Analysis) -> None:

@@ -147,7 +147,7 @@ def test_ranks_with_and_without_a_gpu(tmp_path: Path) -> None:
         breakdown.__name__, exposed_communication.__name__,
     ]  # fmt: skip
     assert [groups.rank for groups in analysis.result.measured.shown_process_groups] == [1]
-    assert [buckets.rank for buckets in analysis.result.buckets] == [0, 1]
+    assert [buckets.rank for buckets in analysis.measured.buckets] == [0, 1]
     found = document(analysis)
     # What is missing of all ranks with a GPU is said of the run, once.
     assert [gap for gap in found["not_applicable"] if gap["rank"] is not None] == []

@@ -223,7 +223,7 @@ def test_steps_that_begin_before_or_after_all_labels_are_shown(tmp_path: Path) -
     for step in range(3):
         builder.label("forward", 100 * step + 10, 100 * step + 60)
     result = closed_analysis(builder.write(tmp_path)).result
-    (breakdown,), (totals,) = result.breakdown, result.step_totals
+    (breakdown,), (totals,) = result.breakdown, result.measured.step_totals
     found = [(step.number, step.measures.window_ns) for step in breakdown.steps]
     assert found == [(0, 100), (1, 100), (2, 100), (3, 0)]
     assert totals.steps == (0, 1, 2)

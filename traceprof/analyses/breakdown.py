@@ -240,7 +240,7 @@ def judged_kind(results: Sequence[BreakdownResult]) -> WindowKind:
 
 
 def _kind(rank: Rank, window: Window, training: Training | None, unit: Unit) -> WindowKind:
-    """Return the name of the window: if a GPU computes nothing, nothing is trained."""
+    # If a GPU computes nothing, nothing is trained.
     is_all = training is not None and training.basis is TrainingBasis.WINDOW
     if window.kind is WindowKind.TRAINING and is_all and rank.device is not None:
         return WindowKind.WHOLE

@@ -187,8 +187,17 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
         chosen = np.flatnonzero(inside & (row == number))
         num_ranks = sent.world_size[chosen]
         share_the_report = ((num_ranks > 1) & (num_ranks <= len(rank.trace.operations))).all()
-        peak = in_machine if share_the_report else None
-        uses.append(_use(sent, chosen, (end - start)[chosen], peak))
+        operation, first = sent.operations[int(sent.operation[chosen[0]])], int(chosen[0])
+        peers = distinct_values(sent.peer[chosen])
+        uses.append(
+            structs.replace(
+                _use(operation, sent.bytes[chosen], num_ranks, (end - start)[chosen]),
+                communicator=sent.communicator_name(first),
+                peer=int(peers[0]) if len(peers) == 1 and peers[0] != UNKNOWN else None,
+                peak_gb_per_s=in_machine if share_the_report else None,
+                description=sent.description(first),
+            )
+        )
     uses.sort(key=by_cost)
     sized = inside & (sent.bytes != UNKNOWN)
     small, of_small, waiting_ns = small_messages(rank, window, sent, np.flatnonzero(sized), row)
@@ -281,24 +290,20 @@ def _rows(sent: Messages) -> Int64:
 
 
 def _use(
-    sent: Messages, chosen: Int64, durations: Int64, peak_gb_per_s: float | None
+    operation: str, size: Int64, num_ranks: Int64, durations: Int64, *, has_rate: bool = True
 ) -> OperationUse:
-    operation, size = sent.operations[int(sent.operation[chosen[0]])], sent.bytes[chosen]
-    num_ranks = sent.world_size[chosen]
     algbw, busbw = rates(operation, size, num_ranks, durations)
-    peers = distinct_values(sent.peer[chosen])
     return OperationUse(
         operation=operation,
-        communicator=sent.communicator_name(int(chosen[0])),
-        peer=int(peers[0]) if len(peers) == 1 and peers[0] != UNKNOWN else None,
-        count=len(chosen),
+        communicator=None,
+        peer=None,
+        count=len(size),
         bytes=intervals.total(size) if (size != UNKNOWN).all() else None,
         total_ns=intervals.total(durations),
         median_ns=int(median_of(durations)),
-        algbw_gb_per_s=algbw,
-        busbw_gb_per_s=busbw,
-        peak_gb_per_s=peak_gb_per_s,
-        description=sent.description(int(chosen[0])),
+        algbw_gb_per_s=algbw if has_rate else None,
+        busbw_gb_per_s=busbw if has_rate else None,
+        peak_gb_per_s=None,
     )
 
 
@@ -363,12 +368,6 @@ class Signature(NamedTuple):
     num_ranks: int  # of the group
 
 
-class _Row(NamedTuple):
-    operation: str
-    group: str | None
-    peer: int | None
-
-
 class ProcessGroupsResult(Record, frozen=True):
     """The communication operations of one rank that begin in the window, by start."""
 
@@ -405,7 +404,7 @@ def process_groups(rank: Rank, window: Window) -> ProcessGroupsResult:
             for call in calls
         ]
     )
-    communication = intervals.clip(rank.communication, window.start_ns, window.end_ns)
+    communication = window.clip(rank.communication)
     return ProcessGroupsResult(
         rank=rank.rank,
         report=rank.report,
@@ -422,16 +421,21 @@ def process_groups(rank: Rank, window: Window) -> ProcessGroupsResult:
     )
 
 
-def _row(call: CallLabel) -> _Row:
-    peer = call.fields.peer if call.operation in ONE_SIDED and call.fields.peer >= 0 else None
-    return _Row(call.operation, call.fields.communicator, peer)
-
-
 def _uses(
     operations: CpuOperations, inside: Int64, calls: Sequence[CallLabel | None]
 ) -> tuple[OperationUse, ...]:
     kind, duration = operations.kind, operations.end_ns - operations.start_ns
-    row, rows = _numbered([call and _row(call) for call in calls])
+    row, rows = _numbered(
+        [
+            call
+            and (
+                call.operation,
+                call.fields.communicator,
+                call.fields.peer if call.operation in ONE_SIDED and call.fields.peer >= 0 else None,
+            )
+            for call in calls
+        ]
+    )
     size, num_ranks = (
         np.array([UNKNOWN if call is None else getattr(call.fields, name) for call in calls])[kind]
         for name in ("bytes", "world_size")
@@ -446,21 +450,13 @@ def _uses(
             continue
         # A socket takes bytes before they are asked for, and keeps those that come early: how long
         # a call of one side lasted is not how long they travelled.
-        sizes, has_rate = size[chosen], operation not in ONE_SIDED
-        algbw, busbw = rates(operation, sizes, num_ranks[chosen], duration[chosen])
-        has_rate &= bool(operations.is_over[chosen].all())
+        has_rate = operation not in ONE_SIDED and bool(operations.is_over[chosen].all())
+        facts = size[chosen], num_ranks[chosen], duration[chosen]
         uses.append(
-            OperationUse(
-                operation=operation,
+            structs.replace(
+                _use(operation, *facts, has_rate=has_rate),
                 communicator=None if group is None else f"group {group}",
                 peer=peer,
-                count=len(chosen),
-                bytes=intervals.total(sizes) if (sizes != UNKNOWN).all() else None,
-                total_ns=intervals.total(duration[chosen]),
-                median_ns=int(median_of(duration[chosen])),
-                algbw_gb_per_s=algbw if has_rate else None,
-                busbw_gb_per_s=busbw if has_rate else None,
-                peak_gb_per_s=None,
                 description=descriptions.get(group),
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
@@ -13,13 +14,13 @@ from traceprof.analyses.results import RankResult
 from traceprof.findings import Count, Fraction, Number, one_of, share
 from traceprof.hardware import peak_flops_per_s
 from traceprof.kernel_names.arithmetic import PRECISIONS
-from traceprof.kernel_names.categories import MAIN_COMPUTE, KernelKind, kernel_kind
+from traceprof.kernel_names.categories import MAIN_COMPUTE, Category, KernelKind, kernel_kind
 from traceprof.run.steady_steps import steady_steps
 from traceprof.run.step_ranges import StepsSource
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
     from traceprof.analyses.kernels.launched_kernels import CountedFlops, LaunchedKernels
     from traceprof.intervals import Int64, Mask
@@ -194,29 +195,30 @@ def run(
     place, signatures = _ordered_signatures(rank)
     which = place.take(kernels.packed_signature.at(chosen))
     count = np.bincount(which, minlength=len(signatures))
-    num_signatures = len(signatures)
     if len(graphs):
         start = np.concatenate((start, graphs.start_ns))
         end = np.concatenate((end, graphs.end_ns))
-        which = np.append(which, np.full(len(graphs), num_signatures))
+        which = np.append(which, np.full(len(graphs), len(signatures)))
     own, which = own_time(start, end, which, (window.start_ns, window.end_ns))
-    spent = sums_by(which, own, num_signatures + 1)
-    parts: dict[tuple[str, str | None, bool | None], list[int]] = {}
-    flops: dict[tuple[str, str | None, bool | None], dict[str, int | None]] = {}
-    peaks: dict[tuple[str, str | None, bool | None], float | None] = {}
-    for signature, total, num in zip(signatures, spent, count.tolist(), strict=False):
-        if num:
-            kind = signature.kind
-            key = str(kind.category), kind.precision, kind.tensor_cores
-            peaks[key] = peak_of_kind(rank.gpu, kind)
-            flops.setdefault(key, {})[signature.name] = launched.of(signature.name).flops
-            row = parts.setdefault(key, [0, 0])
-            row[0] += total
-            row[1] += num
-    rows = [
-        ComputePart(*key, total, num, peaks[key], _total(flops[key].values()))
-        for key, (total, num) in parts.items()
-    ]
+    spent = sums_by(which, own, len(signatures) + 1)
+    by_kind: dict[tuple[Category, str | None, bool | None], list[int]] = defaultdict(list)
+    for index in np.flatnonzero(count).tolist():
+        kind = signatures[index].kind
+        by_kind[kind.category, kind.precision, kind.tensor_cores].append(index)
+    rows = []
+    for (category, precision, on_tensor_cores), members in by_kind.items():
+        flops = [launched.of(name).flops for name in {signatures[at].name for at in members}]
+        rows.append(
+            ComputePart(
+                str(category),
+                precision,
+                on_tensor_cores,
+                sum(spent[index] for index in members),
+                int(count[members].sum()),
+                peak_of_kind(rank.gpu, signatures[members[0]].kind),
+                None if None in flops else sum(known or 0 for known in flops),
+            )
+        )
     if spent[-1]:
         rows.append(ComputePart(GRAPH, None, None, spent[-1], None, None))
     rows.sort(key=lambda part: (-part.total_ns, part.category, str(part.precision)))
@@ -282,11 +284,6 @@ def _inside(rank: Rank, window: Window) -> Int64:
     is_inside[before] = True
     is_inside &= ~rank.is_communication_kernel
     return np.flatnonzero(is_inside)
-
-
-def _total(numbers: Collection[int | None]) -> int | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
 
 
 def peak_of_kind(gpu: str | None, kind: KernelKind) -> float | None:

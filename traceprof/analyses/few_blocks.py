@@ -75,7 +75,7 @@ def run(rank: Rank, window: Window) -> FewBlocksResult:
         costs = np.bincount(few.signature, few.cost_ns).astype(np.int64)
         costliest = intervals.largest(costs, f.MAX_EVIDENCE)
         costliest = costliest[costs[costliest] > 0]
-    compute_ns = intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns
+    compute_ns = window.clip(rank.compute).measure_ns
     first = few.signature == costliest[0] if len(costliest) else few.is_long
     size = rank.trace.signatures.shape[costliest[:1], 3:]
     return FewBlocksResult(
@@ -137,7 +137,6 @@ class _Few(Record, frozen=True):
 
 
 def _few_kernels(rank: Rank, window: Window, enough: int) -> _Few:
-    """Return the kernels that compute in a window with at most half of enough blocks."""
     kernels = rank.operations.kernels
     blocks = blocks_by_signature(rank)
     rows = np.flatnonzero(_has_few(rank, blocks, enough))
@@ -163,7 +162,7 @@ def _coverage(rank: Rank, window: Window, compute_ns: int) -> float:
     rows = np.flatnonzero(is_unknown.take(kernels.packed_signature.kept))
     rows = rows[~rank.is_communication_kernel[rows]]
     unknown = intervals.union(kernels.start_ns[rows], kernels.ends(rows))
-    unknown_ns = intervals.clip(unknown, window.start_ns, window.end_ns).measure_ns
+    unknown_ns = window.clip(unknown).measure_ns
     return 1 - f.share(unknown_ns, compute_ns)
 
 

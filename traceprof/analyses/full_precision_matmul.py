@@ -151,21 +151,9 @@ FINDINGS = {
 class FullPrecisionMatmulResult(CostResult, frozen=True):
     """The matrix multiplications of FP32 numbers of one rank."""
 
-    kernel_ns: int  # the measure of the union of such kernels, inside the window
-    convolution_ns: int  # the same of convolutions alone
-    attention_ns: int  # the same of attention alone
-    plain_ns: int  # the same of those that are not known to multiply in TF32
-    compute_ns: int  # the measure of all compute
-    num_kernels: int  # how many of them start in the window
-    matrix_ns: int  # durations of all kernels for matrix multiplication, attention or convolution
-    known_ns: int  # durations of those of them whose names say whether they are such kernels
+    metrics: FullPrecisionMatmulMetrics  # the numbers of its finding
     capability: Capability | None  # the GPU's compute capability; None if that is unknown
     gpu: str | None  # its name; None if that is unknown
-
-    @property
-    def coverage(self) -> float:
-        """The share of matrix multiplications whose names say their precision, 0 to 1."""
-        return self.known_ns / self.matrix_ns if self.matrix_ns else 1.0
 
 
 _HALF_THE_BYTES = 0.5
@@ -199,27 +187,36 @@ def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
 
     def cover(chosen: Mask | slice) -> Intervals:
         covered = intervals.union(start[chosen], end[chosen])
-        return intervals.clip(covered, window.start_ns, window.end_ns)
+        return window.clip(covered)
 
     def measure(chosen_names: list[bool]) -> int:
         return cover(np.array(chosen_names, np.bool_)[of_slow]).measure_ns
 
     covered = cover(slice(None))
     started = slow[inside[slow]]
+    compute_ns = window.clip(rank.compute).measure_ns
+    matrix_ns, kernel_ns = intervals.total(length), covered.measure_ns
+    known_ns = intervals.total(length.compress(is_known.take(signature.take(matrix))))
+    plain_ns = measure([precision == FULL_PRECISION for precision in precisions])
+    capability = _capability(rank, names)
+    metrics = FullPrecisionMatmulMetrics(
+        kernel_ns=kernel_ns,
+        fraction=f.share(kernel_ns, compute_ns),
+        num_kernels=len(started),
+        convolution_ns=measure([kind.category is Category.CONVOLUTION for kind in kinds]),
+        attention_ns=measure([kind.category is Category.ATTENTION for kind in kinds]),
+        tf32_ns=kernel_ns - plain_ns,
+        precision=ROUNDED_PRECISION if kernel_ns > 2 * plain_ns else FULL_PRECISION,
+        compute_capability="{}.{}".format(*capability) if capability else None,
+        coverage=known_ns / matrix_ns if matrix_ns else 1.0,
+    )
     return FullPrecisionMatmulResult(
         rank=rank.rank,
         window_ns=window.length_ns,
-        kernel_ns=covered.measure_ns,
-        convolution_ns=measure([kind.category is Category.CONVOLUTION for kind in kinds]),
-        attention_ns=measure([kind.category is Category.ATTENTION for kind in kinds]),
-        plain_ns=measure([precision == FULL_PRECISION for precision in precisions]),
-        compute_ns=intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns,
+        metrics=metrics,
         share_per_step=share_per_step(rank, window, covered),
         only_step=only_step(rank, window, covered),
-        num_kernels=len(started),
-        matrix_ns=intervals.total(length),
-        known_ns=intervals.total(length.compress(is_known.take(signature.take(matrix)))),
-        capability=_capability(rank, names),
+        capability=capability,
         gpu=rank.gpu,
         is_pytorch=rank.program.is_pytorch,
         evidence=_evidence(rank, started, of_signature[signature[started]], names),
@@ -253,14 +250,15 @@ def half_precision_shares(rank: Rank) -> dict[int, float] | None:
 
 def findings(result: FullPrecisionMatmulResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the most that tensor cores could save, by their peak rate."""
-    if f.severity_of_cost(f.share(result.kernel_ns, result.window_ns)) is None:
+    metrics = result.metrics
+    if f.severity_of_cost(f.share(metrics.kernel_ns, result.window_ns)) is None:
         return []
     cores = tensor_cores(result.capability, result.gpu)
     if cores is None and result.capability is None:
         return [
             f.NotApplicable(
                 ID,
-                f"{duration(result.kernel_ns)} of matrix multiplications ran on FP32 numbers, and"
+                f"{duration(metrics.kernel_ns)} of matrix multiplications ran on FP32 numbers, and"
                 " whether the GPU has tensor cores is not in the report",
                 "look up the compute capability of the GPU: those from 7.0 on have tensor cores",
                 result.rank,
@@ -268,32 +266,24 @@ def findings(result: FullPrecisionMatmulResult) -> list[f.Finding | f.NotApplica
         ]
     if cores is None:
         return []
-    rounded_ns = result.kernel_ns - result.plain_ns
+    plain_ns = metrics.kernel_ns - metrics.tf32_ns
     impact_ns = int(
-        result.plain_ns * (1 - 1 / cores.half) + rounded_ns * (1 - (cores.tf32 or 1) / cores.half)
+        plain_ns * (1 - 1 / cores.half) + metrics.tf32_ns * (1 - (cores.tf32 or 1) / cores.half)
     )
-    fraction = f.share(result.kernel_ns, result.compute_ns)
-    metrics = FullPrecisionMatmulMetrics(
-        kernel_ns=result.kernel_ns,
-        fraction=fraction,
-        num_kernels=result.num_kernels,
-        convolution_ns=result.convolution_ns,
-        attention_ns=result.attention_ns,
-        tf32_ns=rounded_ns,
-        precision=ROUNDED_PRECISION if rounded_ns > result.plain_ns else FULL_PRECISION,
-        compute_capability="{}.{}".format(*result.capability) if result.capability else None,
-        coverage=result.coverage,
-    )
+    categories = _categories(metrics)
+    *most, last = [_NOUNS[category] for category in categories]
+    rounded = f", {duration(metrics.tf32_ns)} of it in TF32" if metrics.tf32_ns else ""
     title = (
-        f"{percent(fraction)} of the compute time goes to {_what(result)} on FP32 numbers:"
-        f" {duration(result.kernel_ns)} in {counted(result.num_kernels, 'kernel')}"
-        f"{_rounded(result)}"
+        f"{percent(metrics.fraction)} of the compute time goes to"
+        f" {' and '.join(filter(None, (', '.join(most), last)))} on FP32 numbers:"
+        f" {duration(metrics.kernel_ns)} in {counted(metrics.num_kernels, 'kernel')}"
+        f"{rounded if plain_ns else ', all in TF32'}"
     )
     lines = advice(
         cores,
         is_pytorch=result.is_pytorch,
-        plain=f.share(max(result.plain_ns - result.attention_ns, 0), result.kernel_ns),
-        categories=_categories(result),
+        plain=f.share(max(plain_ns - metrics.attention_ns, 0), metrics.kernel_ns),
+        categories=categories,
     )
     saving = f.Saving.of_step(impact_ns, result.share_per_step)
     return f.costly(ID, result, title, impact_ns, metrics, result.evidence, lines, saving)
@@ -348,12 +338,12 @@ def _evidence(
     return tuple(evidence)
 
 
-def _categories(result: FullPrecisionMatmulResult) -> tuple[Category, ...]:
-    of_others = result.convolution_ns + result.attention_ns
+def _categories(metrics: FullPrecisionMatmulMetrics) -> tuple[Category, ...]:
+    of_others = metrics.convolution_ns + metrics.attention_ns
     present = {
-        Category.MATMUL: result.kernel_ns > of_others,
-        Category.ATTENTION: result.attention_ns > 0,
-        Category.CONVOLUTION: result.convolution_ns > 0,
+        Category.MATMUL: metrics.kernel_ns > of_others,
+        Category.ATTENTION: metrics.attention_ns > 0,
+        Category.CONVOLUTION: metrics.convolution_ns > 0,
     }
     return tuple(category for category, is_present in present.items() if is_present)
 
@@ -363,19 +353,6 @@ _NOUNS = {
     Category.ATTENTION: "attention",
     Category.CONVOLUTION: "convolutions",
 }
-
-
-def _what(result: FullPrecisionMatmulResult) -> str:
-    *most, last = [_NOUNS[category] for category in _categories(result)]
-    return f"{', '.join(most)} and {last}" if most else last
-
-
-def _rounded(result: FullPrecisionMatmulResult) -> str:
-    """Return the part of it that tensor cores multiply in TF32, as text."""
-    rounded_ns = result.kernel_ns - result.plain_ns
-    if rounded_ns == 0:
-        return ""
-    return ", all in TF32" if result.plain_ns == 0 else f", {duration(rounded_ns)} of it in TF32"
 
 
 PAGE = {"advice": f.bullets(ALL_ADVICE)}

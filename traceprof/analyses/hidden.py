@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from traceprof.findings import FindingKind
-    from traceprof.intervals import Intervals
     from traceprof.run.rank import Rank, Window
 
 MIN_IN_GRAPHS = 0.01
@@ -57,7 +56,14 @@ def hidden_of(rank: Rank, window: Window) -> tuple[Hidden, ...]:
     """Return what a rank's recording hides in the judged window."""
     if rank.device is None:
         return ()
-    return tuple(_hidden(rank, window))
+    lost = _lost(rank)
+    hidden = [] if lost is None else [lost]
+    graphs = rank.operations.graphs
+    inside = intervals.union(graphs.start_ns, graphs.end_ns)
+    if share(window.clip(inside).measure_ns, window.length_ns) >= MIN_IN_GRAPHS:
+        why = "CUDA graphs were traced as a whole: the kernels inside them are not recorded"
+        hidden.append(Hidden(why, rank.trace.how_to_collect(Part.GRAPH_KERNELS)))
+    return (*hidden, *_unknown_names(rank, window))
 
 
 def that_hold(
@@ -123,21 +129,6 @@ def _lost(rank: Rank) -> Hidden | None:
     return None
 
 
-def _hidden(rank: Rank, window: Window) -> Iterator[Hidden]:
-    lost = _lost(rank)
-    if lost is not None:
-        yield lost
-    graphs = rank.operations.graphs
-    if len(graphs):
-        inside = intervals.union(graphs.start_ns, graphs.end_ns)
-        if share(_measure_ns(inside, window), window.length_ns) >= MIN_IN_GRAPHS:
-            yield Hidden(
-                "CUDA graphs were traced as a whole: the kernels inside them are not recorded",
-                rank.trace.how_to_collect(Part.GRAPH_KERNELS),
-            )
-    yield from _unknown_names(rank, window)
-
-
 def _unknown_names(rank: Rank, window: Window) -> Iterator[Hidden]:
     kernels, names = rank.operations.kernels, rank.kernel_names
     unknown = {
@@ -150,8 +141,8 @@ def _unknown_names(rank: Rank, window: Window) -> Iterator[Hidden]:
     if not chosen.any():
         return
     time = intervals.union(kernels.start_ns[chosen], kernels.ends(chosen))
-    whole_ns = _measure_ns(intervals.merge(rank.compute, rank.communication), window)
-    if share(_measure_ns(time, window), whole_ns) <= MIN_UNKNOWN:
+    whole_ns = window.clip(intervals.merge(rank.compute, rank.communication)).measure_ns
+    if share(window.clip(time).measure_ns, whole_ns) <= MIN_UNKNOWN:
         return
     texts = sorted(names[id_] for id_ in unknown if id_ in names)
     may_communicate = any(map(looks_like_communication, texts))
@@ -175,7 +166,3 @@ def _is_alone(rank: Rank) -> bool:
         or any(map(trace.calls_any, _OPENS_OTHERS))
         or may_have_others(trace, rank.process)
     )
-
-
-def _measure_ns(covered: Intervals, window: Window) -> int:
-    return intervals.clip(covered, window.start_ns, window.end_ns).measure_ns

@@ -14,8 +14,8 @@ from traceprof.analyses.remedies import COLLECT, CORES, SLEEPS_FOR, THREADS
 from traceprof.analyses.results import look_at
 from traceprof.analyses.steps import steady_spans
 from traceprof.communication.messages import ROOTED
-from traceprof.host import rank_stalls, stalls
-from traceprof.host.rank_stalls import BLOCKED, GARBAGE, OFF_CORE, PROCESS, THREAD, UNKNOWN
+from traceprof.host import stalls
+from traceprof.host.rank_stalls import BLOCKED, GARBAGE, OFF_CORE, PROCESS, REASONS, THREAD, UNKNOWN
 from traceprof.intervals import Intervals, covered_within, total
 from traceprof.structs import Record
 from traceprof.trace.grouping import mean_of, middle_of_others
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.waits import GroupWaits
-    from traceprof.run.steady_steps import OnlyStep
 
 FEW_CORES, QUOTA = "few cores", "quota"
 """What held threads up, as what `traceprof record` or `doctor` left beside a report shows it."""
@@ -59,33 +58,6 @@ _SHOWS = {
     " off it: {}",
     Part.SYSTEM_CALLS: "System calls show whether threads waited for a lock or a file: {}",
 }
-
-
-def advice(
-    reason: str,
-    *,
-    is_pytorch: bool,
-    missing: tuple[Part, str] | None,
-    only_step: OnlyStep | None = None,
-) -> tuple[str, ...]:
-    """Return what to do, most promising first; no remedies where one step only has stalls."""
-    lines = [line for line in _BY_REASON[reason] if is_pytorch or line != COLLECT]
-    if only_step is not None:
-        lines = [look_at(only_step, "this happened")]
-    if missing is not None:
-        part, how = missing
-        lines.append(_SHOWS[part].format(how))
-    return tuple(lines)
-
-
-def page_advice() -> str:
-    """Return all advice for the page, in Markdown."""
-    by_lines: dict[Sequence[str], list[str]] = {}
-    for reason, lines in _BY_REASON.items():
-        by_lines.setdefault(lines, []).append(reason)
-    return "\n".join(
-        f"\n*{', '.join(reasons)}*\n\n{f.bullets(lines)}" for lines, reasons in by_lines.items()
-    ).strip()
 
 
 class LostTime(Record, frozen=True):
@@ -298,7 +270,17 @@ def findings(result: HostStallResult) -> list[f.Finding | f.NotApplicable]:
             rank.stalls,
             _title(rank),
             lost_ns,
-            _metrics(rank, lost_ns, len(chosen)),
+            HostStallMetrics(
+                stalled_ns=rank.stalls.stalled_ns,
+                num_calls=len(rank.stalls),
+                longest_ns=rank.stalls.longest_ns,
+                idle_ns=rank.stalls.idle_ns,
+                others_wait_ns=rank.others_wait_ns,
+                lost_ns=lost_ns,
+                num_ranks=len(chosen),
+                held_up_by=rank.held_up_by,
+                coverage=rank.stalls.coverage,
+            ),
             rank.stalls.evidence,
             _advice(rank),
             None if result.per_step_ns is None else f.Saving.at_most(result.per_step_ns),
@@ -311,37 +293,21 @@ def findings(result: HostStallResult) -> list[f.Finding | f.NotApplicable]:
 
 
 def _held_up_by(of_rank: RankStalls, num_ranks: int) -> str:
-    """Return the reason for most of a rank's stalls, surest first."""
     whole = sum(of_rank.reason_ns)
     main = next(
         (
             reason
-            for reason, ns in zip(rank_stalls.REASONS, of_rank.reason_ns, strict=True)
+            for reason, ns in zip(REASONS, of_rank.reason_ns, strict=True)
             if 2 * ns >= whole > 0
         ),
-        rank_stalls.UNKNOWN,
+        UNKNOWN,
     )
-    if main in {rank_stalls.GARBAGE, rank_stalls.BLOCKED}:
+    if main in {GARBAGE, BLOCKED}:
         return main
     known = of_rank.cores
     if known is not None and known.num_throttled:
         return QUOTA
     return FEW_CORES if known is not None and known.lack(num_ranks) else main
-
-
-def _metrics(rank: StalledRank, lost_ns: int, num_ranks: int) -> HostStallMetrics:
-    of_rank = rank.stalls
-    return HostStallMetrics(
-        stalled_ns=of_rank.stalled_ns,
-        num_calls=len(of_rank),
-        longest_ns=of_rank.longest_ns,
-        idle_ns=of_rank.idle_ns,
-        others_wait_ns=rank.others_wait_ns,
-        lost_ns=lost_ns,
-        num_ranks=num_ranks,
-        held_up_by=rank.held_up_by,
-        coverage=of_rank.coverage,
-    )
 
 
 def _title(rank: StalledRank) -> str:
@@ -363,37 +329,44 @@ def _because(rank: StalledRank) -> str:
         )
     if rank.held_up_by == FEW_CORES and known is not None:
         return f"too few cores on {rank.machine}: {known.lack(rank.num_ranks)}"
-    if rank.held_up_by == rank_stalls.BLOCKED:
+    if rank.held_up_by == BLOCKED:
         return f"the thread waited in {of_rank.blocked_in}"
     return _BECAUSE[rank.held_up_by]
 
 
 _BECAUSE = {
-    rank_stalls.GARBAGE: "Python collected garbage",
-    rank_stalls.OFF_CORE: "the thread was off its core",
-    rank_stalls.PROCESS: (
+    GARBAGE: "Python collected garbage",
+    OFF_CORE: "the thread was off its core",
+    PROCESS: (
         "all threads of the process were held up at once: by Python's lock, garbage collection, or"
         " for lack of a core"
     ),
-    rank_stalls.THREAD: (
+    THREAD: (
         "only this thread was held up while others of its process went on: by a lock, a page"
         " fault, or for lack of a core"
     ),
-    rank_stalls.UNKNOWN: "the report does not show what held it up",
+    UNKNOWN: "the report does not show what held it up",
 }
 
 
 def _advice(rank: StalledRank) -> tuple[str, ...]:
     of_rank = rank.stalls
-    may_record = rank.held_up_by in {rank_stalls.PROCESS, rank_stalls.THREAD, rank_stalls.UNKNOWN}
-    missing = of_rank.missing if may_record else None
-    return advice(
-        rank.held_up_by, is_pytorch=of_rank.is_pytorch, missing=missing, only_step=of_rank.only_step
-    )
+    lines = [line for line in _BY_REASON[rank.held_up_by] if of_rank.is_pytorch or line != COLLECT]
+    if of_rank.only_step is not None:
+        lines = [look_at(of_rank.only_step, "this happened")]
+    if of_rank.missing is not None and rank.held_up_by in {PROCESS, THREAD, UNKNOWN}:
+        part, how = of_rank.missing
+        lines.append(_SHOWS[part].format(how))
+    return tuple(lines)
 
 
+_BY_LINES: dict[Sequence[str], list[str]] = {}
+for _reason, _lines in _BY_REASON.items():
+    _BY_LINES.setdefault(_lines, []).append(_reason)
 PAGE = {
-    "advice": page_advice(),
+    "advice": "\n".join(
+        f"\n*{', '.join(reasons)}*\n\n{f.bullets(lines)}" for lines, reasons in _BY_LINES.items()
+    ).strip(),
     "factor": str(stalls.MIN_FACTOR),
     "excess": duration(stalls.MIN_EXCESS_NS),
     "samples": str(stalls.MIN_SAMPLES),

@@ -15,13 +15,8 @@ from msgspec.structs import replace
 
 from traceprof import findings as f
 from traceprof import intervals
-from traceprof.analyses.gradient_buckets import (
-    MIN_OF_LONGEST,
-    StepTails,
-    judge_steps,
-    of_operation,
-    steps_of_kernels,
-)
+from traceprof.analyses import gradient_buckets
+from traceprof.analyses.gradient_buckets import StepTails, of_operation
 from traceprof.analyses.remedies import HALF_THE_BYTES
 from traceprof.analyses.results import CostResult
 from traceprof.communication.messages import MAX_LATENCY_NS, messages
@@ -122,10 +117,10 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
     kernels = rank.operations.kernels
     inside = window.holds_start(kernels.start_ns)
     reduces = of_operation(rank, "AllReduce")
-    step = steps_of_kernels(rank)
-    steps = judge_steps(rank, window, step, reduces, inside)
+    step = gradient_buckets.steps_of_kernels(rank)
+    steps = gradient_buckets.judge_steps(rank, window, step, reduces, inside)
     late = steps.tail_start_ns[steps.is_late], steps.tail_end_ns[steps.is_late]
-    tails = intervals.clip(intervals.union(*late), window.start_ns, window.end_ns)
+    tails = window.clip(intervals.union(*late))
     tails = intervals.subtract(tails, rank.compute)
     start, end = kernels.start_ns[reduces], kernels.ends(reduces)
     exposed = intervals.intersect(tails, intervals.union(start, end))
@@ -227,7 +222,6 @@ def findings(result: LateAllReduceResult) -> list[f.Finding | f.NotApplicable]:
 
 
 def _evidence(rank: Rank, steps: StepTails, tails: Intervals) -> tuple[f.Evidence, ...]:
-    """Show the longest stretches: what ran at the end of each, and in which step's tail."""
     evidence = []
     for start, end in tails.longest(f.MAX_EVIDENCE):
         of_step = steps.is_late & (steps.tail_start_ns <= start) & (start < steps.tail_end_ns)
@@ -304,4 +298,4 @@ ADVICE = (
 )
 ADVICE_WITH_ALL_RANKS = tuple(text for text in ADVICE if not text.startswith("Record every rank"))
 
-PAGE = {"min_of_longest": str(MIN_OF_LONGEST), "advice": f.bullets(ADVICE)}
+PAGE = {"min_of_longest": str(gradient_buckets.MIN_OF_LONGEST), "advice": f.bullets(ADVICE)}

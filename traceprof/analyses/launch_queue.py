@@ -14,18 +14,10 @@ import numpy as np
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.remedies import CUDA_GRAPH, GRAPHS, LARGER_KERNELS, LAUNCH_FIRST
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.results import CostResult
 from traceprof.errors import one_line
-from traceprof.host.launch_stalls import (
-    LONG_NS,
-    MIN_CAP,
-    Holder,
-    find_stalls,
-    late_launches,
-    launch_queue,
-    queue_holders,
-    release_queue,
-)
+from traceprof.host import launch_stalls
+from traceprof.host.launch_stalls import LONG_NS, Holder
 from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.trace.model.parts import HowToCollect, Part
@@ -96,7 +88,7 @@ class LateLaunch(Record, frozen=True):
     late_ns: int  # how long its thread was blocked in between
 
 
-class LaunchQueueResult(RankResult, frozen=True):
+class LaunchQueueResult(CostResult, frozen=True):
     """The launch queue of a rank's process, and the effects of its stalls on the rank."""
 
     window: Window  # what was looked at
@@ -104,8 +96,6 @@ class LaunchQueueResult(RankResult, frozen=True):
     of_process: Stalls  # the stalls of its process, ordered by start
     is_here: Mask  # bool[n], which are of launches for this rank and begin in the window
     costly: Intervals  # when something of this rank waited for a blocked thread
-    # the share of it that the mean steady step holds; None without steps
-    share_per_step: float | None
     holders: tuple[Holder, ...]  # what the rank's GPU ran during its stalls, most first
     late: tuple[LateLaunch, ...]  # the latest launches because of any of the process's stalls
     has_unexported: bool  # whether CUPTI's records were captured, but left out of the export
@@ -127,24 +117,26 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
     """
     if rank.calls is None:
         raise ValueError(f"rank {rank.rank}: the report has no API calls")
-    of_process = find_stalls(rank)
-    queue = launch_queue(rank)
+    of_process = launch_stalls.find_stalls(rank)
+    queue = launch_stalls.launch_queue(rank)
     is_here = of_process.device == rank.key.device
     if not window.is_whole:
         is_here &= window.holds_start(of_process.start_ns)
     stalls = of_process.chosen(is_here)
     blocked = intervals.union(stalls.start_ns, stalls.end_ns)
-    late = late_launches(rank, rank.calls, of_process, window) if len(of_process) else None
+    late = None
+    if len(of_process):
+        late = launch_stalls.late_launches(rank, rank.calls, of_process, window)
     max_depth = queue.deepest_within(window.start_ns, window.end_ns)
-    release_queue(rank)
-    holders = queue_holders(rank, blocked)
+    launch_stalls.release_queue(rank)
+    holders = launch_stalls.queue_holders(rank, blocked)
     costly = late.costly if late else intervals.empty()
     metrics = LaunchQueueStallMetrics(
         stall_ns=intervals.total(stalls.end_ns - stalls.start_ns),
         num_stalls=len(stalls),
         max_queue_depth=max_depth,
         source=stalls.source,
-        blocked_ns=intervals.clip(blocked, window.start_ns, window.end_ns).measure_ns,
+        blocked_ns=window.clip(blocked).measure_ns,
         queue_cap=stalls.cap,
         queue_cap_scope=stalls.cap_scope,
         usual_launch_ns=stalls.usual_ns,
@@ -158,6 +150,7 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
         rank=rank.rank,
         how_to_collect=rank.trace.how_to_collect,
         window=window,
+        window_ns=window.length_ns,
         metrics=metrics,
         of_process=of_process,
         is_here=is_here,
@@ -181,19 +174,19 @@ def depth_over_time(rank: Rank, window: Window) -> tuple[Int64, npt.NDArray[np.i
     """
     if rank.calls is None:
         return np.empty(0, np.int64), np.empty(0, np.int32)
-    return launch_queue(rank).series_within(window.start_ns, window.end_ns)
+    return launch_stalls.launch_queue(rank).series_within(window.start_ns, window.end_ns)
 
 
 def findings(result: LaunchQueueResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the stalls by what they delayed; a full queue before a busy GPU is information."""
-    metrics, length = result.metrics, result.window.length_ns
+    metrics, length = result.metrics, result.window_ns
     cost = f.severity_of_cost(result.costly.measure_ns / length) if length else None
     if cost is None and (not length or metrics.blocked_ns < _MIN_SHARE * length):
         if not result.has_unexported or metrics.queue_cap is not None:
             return []
         how = result.how_to_collect(Part.STALL_RECORDS)
         gap = f.NotApplicable(ID, _UNEXPORTED, how, result.rank)
-        return [gap] if metrics.max_queue_depth >= MIN_CAP else []
+        return [gap] if metrics.max_queue_depth >= launch_stalls.MIN_CAP else []
     late = [
         f.Evidence(
             max(launch.idle_since_ns, result.window.start_ns),
@@ -204,20 +197,17 @@ def findings(result: LaunchQueueResult) -> list[f.Finding | f.NotApplicable]:
         for launch in result.late[: 0 if cost is None else _MAX_LATE]
     ]
     impact = result.costly.measure_ns
-    return [
-        f.Finding(
-            ID,
-            f.Severity.INFO if cost is None else cost,
-            result.rank,
-            _title(result, impact, cost),
-            impact,
-            impact / length,
-            metrics.by_name(),
-            (*late, *result.longest)[: f.MAX_EVIDENCE],
-            _advice(result, cost),
-            f.Saving.of_step(impact, result.share_per_step),
-        )
-    ]
+    return f.costly(
+        ID,
+        result,
+        _title(result, impact, cost),
+        impact,
+        metrics,
+        (*late, *result.longest)[: f.MAX_EVIDENCE],
+        _advice(result, cost),
+        f.Saving.of_step(impact, result.share_per_step),
+        severity=cost or f.Severity.INFO,
+    )
 
 
 def _latest(rank: Rank, late: LateLaunches) -> tuple[LateLaunch, ...]:

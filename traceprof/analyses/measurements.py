@@ -52,14 +52,11 @@ if TYPE_CHECKING:
 class Wanted(Record, frozen=True):
     """What is to be measured and judged; analyses by name."""
 
-    asked: frozenset[str]
-    """The analyses whose findings are asked for."""
-    read: frozenset[str]
-    """These, and those whose results they read."""
+    asked: frozenset[str]  # the analyses whose findings are asked for
+    read: frozenset[str]  # these, and those whose results they read
+    # these, and those whose findings may include the time of a finding that is asked for
     measured: frozenset[str]
-    """These, and those whose findings may include the time of a finding that is asked for."""
-    measurements: frozenset[str]
-    """The shared measurements, by name."""
+    measurements: frozenset[str]  # the shared measurements, by name
 
 
 class RankMeasurements(Record, frozen=True):
@@ -68,14 +65,11 @@ class RankMeasurements(Record, frozen=True):
     A measurement is None if it was not asked for, is not for such a rank, or failed.
     """
 
-    results: Mapping[str, RankResult]
-    """Of each analysis that is for the rank, by its name."""
-    missing: Mapping[str, tuple[NotApplicable, ...]]
-    """Why analyses could not run, by their name."""
-    hidden: tuple[Hidden, ...]
-    """What its report hides of it."""
+    results: Mapping[str, RankResult]  # of each analysis that is for the rank, by its name
+    missing: Mapping[str, tuple[NotApplicable, ...]]  # why analyses could not run, by their name
+    hidden: tuple[Hidden, ...]  # what its report hides of it
+    # of the analyses that are listed, what they measured of all that is shown
     shown: Mapping[str, RankResult]
-    """Of the analyses that are listed, what they measured of all that is shown."""
     arrivals: PackedArrivals | None = None
     buckets: DdpBucketsResult | None = None  # of all that is shown
     kernels: KernelTable | None = None
@@ -88,8 +82,7 @@ class RankMeasurements(Record, frozen=True):
     stalls: RankStalls | None = None
     placed: PlacedKernels | None = None
     passes: RankPasses | None = None
-    losses: Losses | None = None
-    """What its recording lacks."""
+    losses: Losses | None = None  # what its recording lacks
 
     def with_rank(self, rank: int, report: int) -> RankMeasurements:
         """Return the same with the rank's number and its report's index in the run."""
@@ -107,16 +100,14 @@ class RankMeasurements(Record, frozen=True):
 class MeasuredRank(Record, frozen=True):
     """A rank with its measurements."""
 
-    facts: RankInfo
-    """The rank, by its number within the report."""
+    facts: RankInfo  # the rank, by its number within the report
+    # the first and last number of its training steps, None without any
     step_numbers: tuple[int, int] | None
-    """The first and last number of its training steps, None without any."""
-    measurements: RankMeasurements | None
-    """None for a rank without the window asked for."""
+    measurements: RankMeasurements | None  # None for a rank without the window asked for
+    # of the phases of its program that are not the longest, by their numbers
     phases: Mapping[int, RankMeasurements] = field(default_factory=dict)
-    """Of the phases of its program that are not the longest, by their numbers."""
+    # what could not be analysed because an optional part failed
     failures: tuple[NotApplicable, ...] = ()
-    """What could not be analysed because an optional part failed."""
 
     def with_rank(self, rank: int, report: int) -> MeasuredRank:
         """Return the same with the rank's number and its report's index in the run."""
@@ -135,65 +126,51 @@ class MeasuredReport(Record, frozen=True):
     """A report with its measurements."""
 
     facts: ReportSummary
-    ranks: tuple[MeasuredRank, ...]
-    """In order of (pid, device)."""
+    ranks: tuple[MeasuredRank, ...]  # in order of (pid, device)
+    # when its capture began and ended; None if no time range was asked for
     captured_ns: tuple[int, int] | None = None
-    """When its capture began and ended; None if no time range was asked for."""
+    # what could not be analysed because an optional part failed, whatever the rank
     failures: tuple[NotApplicable, ...] = ()
-    """What could not be analysed because an optional part failed, whatever the rank."""
 
 
 class MeasuredRun(Record, frozen=True):
     """The measurements of a run before anything is judged; by rank, in order of the ranks."""
 
-    run: RunSummary
-    """The reports and their ranks."""
-    results: Results
-    """Of each analysis."""
+    run: RunSummary  # the reports and their ranks
+    results: Results  # of each analysis
+    # clocks, waits and transfers; without ranks if arrivals were not measured
     ranks: RankComparison
-    """Clocks, waits and transfers; without ranks if arrivals were not measured."""
-    wanted: Wanted | None = None
-    """What was to be measured; None for everything."""
+    wanted: Wanted | None = None  # what was to be measured; None for everything
+    # why analyses could not run on ranks, by the analysis' name
     missing: Mapping[str, tuple[NotApplicable, ...]] = field(default_factory=dict)
-    """Why analyses could not run on ranks, by the analysis' name."""
+    # what could not be analysed because an optional part failed
     failures: tuple[NotApplicable, ...] = ()
-    """What could not be analysed because an optional part failed."""
-    arrivals: tuple[PackedArrivals, ...] = ()
-    """When ranks came to each communication operation."""
-    buckets: tuple[DdpBucketsResult, ...] = ()
-    """The gradient buckets of DistributedDataParallel."""
-    kernels: tuple[KernelTable, ...] = ()
-    """The times of kernels by name, of ranks with a GPU."""
-    compute: tuple[ComputeParts, ...] = ()
-    """The kinds of compute of ranks with a GPU."""
+    arrivals: tuple[PackedArrivals, ...] = ()  # when ranks came to each communication operation
+    buckets: tuple[DdpBucketsResult, ...] = ()  # the gradient buckets of DistributedDataParallel
+    kernels: tuple[KernelTable, ...] = ()  # the times of kernels by name, of ranks with a GPU
+    compute: tuple[ComputeParts, ...] = ()  # the kinds of compute of ranks with a GPU
+    # what the recordings of ranks with a GPU lack
     losses: Mapping[int, Losses] = field(default_factory=dict)
-    """What the recordings of ranks with a GPU lack."""
+    # what reports hide of ranks, by the rank
     hidden: Mapping[int, tuple[Hidden, ...]] = field(default_factory=dict)
-    """What reports hide of ranks, by the rank."""
+    # the code that launched the kernels of ranks with a GPU
     launched: tuple[LaunchedKernels, ...] = ()
-    """The code that launched the kernels of ranks with a GPU."""
-    process_groups: tuple[ProcessGroupsResult, ...] = ()
-    """The communication of ranks without a GPU."""
+    process_groups: tuple[ProcessGroupsResult, ...] = ()  # the communication of ranks without a GPU
+    # of the analyses that are listed, what they measured of all that is shown
     shown: Results = field(default_factory=Results)
-    """Of the analyses that are listed, what they measured of all that is shown."""
+    # the process groups of all that is shown
     shown_process_groups: tuple[ProcessGroupsResult, ...] = ()
-    """The process groups of all that is shown."""
-    step_totals: tuple[StepTotals, ...] = ()
-    """The time of steady steps by part and cause."""
-    slow_steps: tuple[SlowSteps, ...] = ()
-    """The steps that took far longer than usual."""
-    stalls: tuple[RankStalls, ...] = ()
-    """Of the hosts of ranks with a GPU."""
+    step_totals: tuple[StepTotals, ...] = ()  # the time of steady steps by part and cause
+    slow_steps: tuple[SlowSteps, ...] = ()  # the steps that took far longer than usual
+    stalls: tuple[RankStalls, ...] = ()  # of the hosts of ranks with a GPU
+    # the kernels of ranks with a GPU by their place in steps
     placed: tuple[PlacedKernels, ...] = ()
-    """The kernels of ranks with a GPU by their place in steps."""
-    passes: tuple[RankPasses, ...] = ()
-    """The compute of ranks between their messages."""
+    passes: tuple[RankPasses, ...] = ()  # the compute of ranks between their messages
+    # the phases of the program, each as a run of the ranks where it is not the longest one
     phases: Mapping[int, MeasuredRun] = field(default_factory=dict)
-    """The phases of the program, each as a run of the ranks where it is not the longest one."""
+    # reports that could not be analysed; the run has none of them
     failed: tuple[FailedReport, ...] = ()
-    """Reports that could not be analysed; the run has none of them."""
-    cache: Cache = field(default_factory=Cache)
-    """Data that is derived from all of these."""
+    cache: Cache = field(default_factory=Cache)  # data that is derived from all of these
 
     def of(self, module: Judge[Result]) -> tuple[Result, ...]:
         """Return what an analysis measured, by rank: see each result's `rank`.
@@ -207,14 +184,12 @@ class MeasuredRun(Record, frozen=True):
 class Measurement(Record, frozen=True):
     """A measurement that makes no findings by itself."""
 
-    meaning: str
-    """What is measured, as `traceprof explain` says it."""
+    meaning: str  # what is measured, as `traceprof explain` says it
+    # measures a rank: its judged window, its shown window, and what was measured before
     measure: Callable[[Rank, Window, Window, Mapping[str, Any]], Any]
-    """Measures a rank: its judged window, its shown window, and what was measured before."""
-    reads: tuple[str, ...] = ()
-    """The measurements that it needs."""
+    reads: tuple[str, ...] = ()  # the measurements that it needs
+    # whether it is for ranks with a GPU, or for those without one; None for both
     has_gpu: bool | None = None
-    """Whether it is for ranks with a GPU, or for those without one; None for both."""
 
 
 def _measurement(

@@ -102,12 +102,12 @@ def run(rank: Rank, window: Window) -> SerializationResult:
         blocked & (queue.independence == independence)
         for independence in (Independence.INDEPENDENT, Independence.DEPENDENT)
     )
-    exposed = intervals.clip(rank.exposed, window.start_ns, window.end_ns)
+    exposed = window.clip(rank.exposed)
     avoidable = intervals.intersect(queue.waits(blocked & ~dependent), exposed)
 
     on_compute = inside & is_in(queue.stream, queueing.compute_streams(rank))
     ran_there = intervals.union(queue.start_ns[on_compute], queue.end_ns[on_compute])
-    waited = intervals.clip(queue.waits(blocked), window.start_ns, window.end_ns)
+    waited = window.clip(queue.waits(blocked))
 
     def total(chosen: Mask) -> int:
         return intervals.total(queue.blocked_ns[chosen])
@@ -167,20 +167,23 @@ def findings(result: SerializationResult) -> list[f.Finding | f.NotApplicable]:
     severity = _severity(result)
     if severity is None:
         return []
-    return [
-        f.Finding(
-            ID,
-            severity,
-            result.rank,
-            _title(result),
-            result.avoidable_ns,
-            f.share(result.avoidable_ns, result.window_ns),
-            result.metrics.by_name(),
-            result.chains or result.among_compute,
-            _advice(result),
-            f.Saving.of_step(result.avoidable_ns, result.share_per_step),
-        )
-    ]
+    title, cost_ns, evidence = (
+        _title(result),
+        result.avoidable_ns,
+        result.chains or result.among_compute,
+    )
+    saving = f.Saving.of_step(cost_ns, result.share_per_step)
+    return f.costly(
+        ID,
+        result,
+        title,
+        cost_ns,
+        result.metrics,
+        evidence,
+        _advice(result),
+        saving,
+        severity=severity,
+    )
 
 
 def _severity(result: SerializationResult) -> f.Severity | None:

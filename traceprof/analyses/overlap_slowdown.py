@@ -27,7 +27,7 @@ from traceprof.hardware import board
 from traceprof.kernel_names import function_name
 from traceprof.run.steady_steps import covered_in_mean, only_step, share_per_step
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.grouping import is_in
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration, percent
 
@@ -81,16 +81,6 @@ class SlowedKernels(Record, frozen=True):
         return np.ceil(self.limit * self.beside_ns).astype(np.int64)
 
 
-class SlowedRates(Record, frozen=True):
-    """How much longer communication makes kernels, by signature: what was found by comparing."""
-
-    signature: Int64  # int64[s], ascending: of the kernels beside communication
-    # float64[4, s], as `SlowedKernels` has them: `rate`, `least`, `most` and `limit`
-    rates: Float64
-    is_elsewhere: Mask  # bool[s], known from kernels at other places only
-    is_unknown: Mask  # bool[s], none of the signature ran alone
-
-
 def slowed_kernels(rank: Rank) -> SlowedKernels:
     """Return the compute kernels of a rank beside communication."""
     return rank.cache.get_alone(_slowed_kernels, rank, rank.release)
@@ -98,52 +88,25 @@ def slowed_kernels(rank: Rank) -> SlowedKernels:
 
 def _slowed_kernels(rank: Rank) -> SlowedKernels:
     computes = np.flatnonzero(~rank.is_communication_kernel)
-    beside = beside_communication(rank, computes)
-    return _slowed_of(rank, computes, beside.beside_ns, _rates_of(rank, computes, beside))
+    return _slowed_of(rank, computes, beside_communication(rank, computes))
 
 
-def _slowed_of(rank: Rank, computes: Int64, beside_ns: Int64, known: SlowedRates) -> SlowedKernels:
-    """Return the kernels beside communication of some that were compared.
-
-    `beside_ns`: during which something communicated. `known`: what comparing them found.
-    """
-    chosen = np.flatnonzero(beside_ns > 0)
-    kernel = computes.take(chosen)
-    signature = rank.operations.kernels.packed_signature.kept[kernel]
-    place = np.searchsorted(known.signature, np.arange(int(signature.max(initial=0)) + 1))
-    place = place.take(signature)
-    rate, least, most, limit = known.rates.take(place, axis=1)
-    num = np.bincount(place, minlength=len(known.signature))
-    return SlowedKernels(
-        kernel=kernel,
-        beside_ns=beside_ns.take(chosen),
-        rate=rate,
-        least=least,
-        most=most,
-        limit=limit,
-        num_elsewhere=int(num[known.is_elsewhere].sum()),
-        num_unknown=int(num[known.is_unknown].sum()),
-    )
-
-
-def _rates_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> SlowedRates:
-    """Return by how much communication makes kernels longer, by signature."""
+def _slowed_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> SlowedKernels:
     signature = rank.operations.kernels.packed_signature.kept.take(computes)
-    rates = np.zeros((4, int(signature.max(initial=0)) + 1))
-    limit = rates[3]
+    size = int(signature.max(initial=0)) + 1
+    rates = np.zeros((4, size))  # `rate`, `least`, `most` and `limit` by signature
     rates[2:] = 1.0
-    is_unknown = np.ones(rates.shape[1], np.bool_)
+    is_unknown = np.ones(size, np.bool_)
     is_unknown[beside.compared.signature] = False
     rest = np.flatnonzero(is_unknown.take(signature) & beside.is_judged)
     is_beside, is_half = beside.is_beside[rest], beside.is_half[rest]
-    num_half = np.bincount(signature[rest[is_half]], minlength=rates.shape[1])
-    is_over = np.where(num_half[signature[rest]] > 0, is_half, is_beside)
+    num_half = np.bincount(signature[rest[is_half]], minlength=size)
     elsewhere = compare(
         beside.length_ns[rest],
         beside.beside_ns[rest],
         signature[rest],
         ~is_beside,
-        is_over,
+        np.where(num_half[signature[rest]] > 0, is_half, is_beside),
         MIN_ALONE,
     )
     rate, error = elsewhere.rate, elsewhere.rate_error
@@ -154,22 +117,35 @@ def _rates_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> Slowe
     most = np.clip(rate + error, 0, 1)  # communication makes no kernel faster
     rates[:3, beside.compared.signature] = rate, rate - error, most
     if beside.has_places:
-        limit[beside.compared.signature] = most
-    slowed = distinct_values(signature[beside.is_beside])
-    is_elsewhere = is_in(slowed, elsewhere.signature)
-    return SlowedRates(slowed, rates[:, slowed], is_elsewhere, is_unknown[slowed] & ~is_elsewhere)
+        rates[3, beside.compared.signature] = most
+    chosen = np.flatnonzero(beside.is_beside)
+    of_chosen = signature[chosen]
+    num_elsewhere = int(is_in(of_chosen, elsewhere.signature).sum())
+    rate, least, most, limit = rates.take(of_chosen, axis=1)
+    return SlowedKernels(
+        kernel=computes.take(chosen),
+        beside_ns=beside.beside_ns.take(chosen),
+        rate=rate,
+        least=least,
+        most=most,
+        limit=limit,
+        num_elsewhere=num_elsewhere,
+        num_unknown=int(is_unknown[of_chosen].sum()) - num_elsewhere,
+    )
 
 
 def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
     """Compare kernels of a rank: `chosen`, int64[n] indices of compute kernels."""
     is_judged = ~beside_other_compute(rank).take(chosen)  # first of all, since it takes memory
-    length, beside = _times(rank, chosen)
+    kernels = rank.operations.kernels
+    start, length = kernels.start_ns.take(chosen), kernels.packed_length.at(chosen)
+    beside = intervals.covered_within(rank.communication, start, start + length)
     is_beside, is_half = beside > 0, (beside > 0) & (beside >= length - beside)
     place = places(rank)
     compared = compare(
         length,
         beside,
-        rank.operations.kernels.packed_signature.kept.take(chosen),
+        kernels.packed_signature.kept.take(chosen),
         is_judged & ~is_beside,
         is_judged & is_half,
         MIN_ALONE,
@@ -178,13 +154,6 @@ def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
     return BesideCommunication(
         length, beside, is_judged, is_beside, is_half, place is not None, compared
     )
-
-
-def _times(rank: Rank, chosen: Int64) -> tuple[Int64, Int64]:
-    """Return durations of kernels, and how long something communicated meanwhile, int64[n] each."""
-    kernels = rank.operations.kernels
-    start, length = kernels.start_ns.take(chosen), kernels.packed_length.at(chosen)
-    return length, intervals.covered_within(rank.communication, start, start + length)
 
 
 ID = "overlap-slowdown"
@@ -324,7 +293,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
     """Compare the compute kernels that start in the window, by signature."""
     kernels, copies = rank.operations.kernels, rank.operations.copies
     graphs = rank.operations.graphs
-    hidden = intervals.clip(rank.overlapped, window.start_ns, window.end_ns)
+    hidden = window.clip(rank.overlapped)
     inside = window.holds_start(kernels.start_ns)
     communicates = inside & rank.is_communication_kernel
     peers = rank.is_peer_copy & window.holds_start(copies.start_ns)
@@ -338,7 +307,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
     half = intervals.union(
         kernels.start_ns.take(kernel), np.minimum(kernels.ends(kernel), window.end_ns)
     )
-    slowed = _slowed_of(rank, chosen, beside.beside_ns, _rates_of(rank, chosen, beside))
+    slowed = _slowed_of(rank, chosen, beside)
     num_elsewhere, num_unknown = slowed.num_elsewhere, slowed.num_unknown
     kernel, at_most_ns = slowed.kernel, slowed.at_most_ns
     del slowed  # there can be many
@@ -386,9 +355,8 @@ def findings(result: OverlapSlowdownResult) -> list[f.Finding | f.NotApplicable]
     comparison, assumed = result.comparison, result.assumed
     measured_ns = result.wall_excess_ns if _is_beyond_chance(comparison) else 0
     assumed_ns = result.assumed_ns if _is_beyond_chance(assumed) else 0
-    window_ns = result.window_ns
-    fraction = min((measured_ns + assumed_ns) / window_ns, 1.0) if window_ns else 0.0
-    severity = f.severity_of_cost(fraction)
+    impact = min(measured_ns + assumed_ns, result.window_ns)
+    severity = f.severity_of_cost(f.share(impact, result.window_ns))
     slowdown = comparison.slowdown if measured_ns else assumed.slowdown
     if severity is None or slowdown is None:
         missing = _missing(result)
@@ -416,21 +384,17 @@ def findings(result: OverlapSlowdownResult) -> list[f.Finding | f.NotApplicable]
         num_sms=result.num_sms,
         coverage=result.coverage,
     )
-    impact = min(measured_ns + assumed_ns, window_ns)
-    return [
-        f.Finding(
-            ID,
-            severity,
-            result.rank,
-            _title(metrics, assumed, impact),
-            impact,
-            fraction,
-            metrics.by_name(),
-            _evidence(result) if measured_ns else (),
-            ADVICE,
-            f.Saving.of_step(impact, result.share_per_step if measured_ns else None),
-        )
-    ]
+    return f.costly(
+        ID,
+        result,
+        _title(metrics, assumed, impact),
+        impact,
+        metrics,
+        _evidence(result) if measured_ns else (),
+        ADVICE,
+        f.Saving.of_step(impact, result.share_per_step if measured_ns else None),
+        severity=severity,
+    )
 
 
 def _title(metrics: OverlapSlowdownMetrics, assumed: ExpectedTimes, impact: int) -> str:
@@ -451,7 +415,6 @@ def _title(metrics: OverlapSlowdownMetrics, assumed: ExpectedTimes, impact: int)
 def _last_parts(
     rank: Rank, compared: ComparedSignatures, chosen: Int64, window: Window
 ) -> Intervals:
-    """Return the last part of each overlapped kernel, as long as its excess."""
     excess = np.maximum(compared.overlapped_ns - np.ceil(compared.expected_ns), 0).astype(np.int64)
     order = np.argsort(compared.overlapped)  # by time, in which their union is quick
     end = rank.operations.kernels.ends(chosen.take(compared.overlapped.take(order)))
@@ -477,11 +440,7 @@ def _at_most(rank: Rank, kernel: Int64, at_most_ns: Int64) -> Intervals:
 
     `at_most_ns`: how much longer each of these kernels beside communication becomes at most.
     """
-    kernels, copies, graphs = (
-        rank.operations.kernels,
-        rank.operations.copies,
-        rank.operations.graphs,
-    )
+    kernels, copies, _, graphs = rank.operations.groups
     ends, lost = [kernels.ends(kernel)], [at_most_ns]
     own = np.flatnonzero(~rank.is_peer_copy)
     for start_ns, end_ns in (

@@ -152,7 +152,6 @@ def _is_known(memory: Int64) -> Mask:
 
 
 def _directions(rank: Rank, host_memory: MemoryKind) -> dict[str, Mask]:
-    """Return which copies go between the GPU and this kind of host memory, by direction."""
     source = rank.operations.copies.source_memory
     destination = rank.operations.copies.destination_memory
     host_kinds = np.array([MemoryKind.PAGEABLE, MemoryKind.PINNED], np.int64)
@@ -169,7 +168,6 @@ def _gb_per_s(rank: Rank, chosen: Mask) -> float | None:
 
 
 def _with_idle(rank: Rank, window: Window, exposed: Intervals, called: Int64) -> Intervals:
-    """Return the exposed time, and when the GPU did nothing while the host made the copies."""
     calls = rank.calls
     if calls is None or not len(called) or clocks_disagree(rank):
         return exposed

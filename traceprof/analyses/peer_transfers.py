@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.parts import Part
+from traceprof.trace.model.special_values import NULL
 from traceprof.units import counted, duration
 
 if TYPE_CHECKING:
@@ -71,28 +72,13 @@ FINDINGS = {
 }
 
 
-class StagedCopies(Record, frozen=True):
-    """The copies that a rank's device sent to others by way of the host.
-
-    They are the first legs, to the host, that start in the window; and second legs whose first is
-    not in the report.
-    """
-
-    # the numbers of the finding. Where the receiver is not known, `exposed_ns` is the time in
-    # which the sender computes nothing
-    metrics: PeerCopyThroughHostMetrics
-    evidence: tuple[f.Evidence, ...]  # the longest stretches of `exposed_ns`
-    # the share of it that the mean steady step holds; None without steps
-    share_per_step: float | None
-    only_step: OnlyStep | None  # the step that holds it, where it is only one of several
+Metrics = TypeVar("Metrics", PeerCopyThroughHostMetrics, NcclP2pSlowerThanCopyMetrics)
 
 
-class PeerComparison(Record, frozen=True):
-    """NCCL's sends and receives against a copy engine between the same two devices."""
+class Transfers(Record, Generic[Metrics], frozen=True):
+    """Transfers of a rank to another device."""
 
-    # the numbers of the finding, of kernels and copies of at least 1 MiB. `nccl_gb_per_s` is of
-    # the fastest tenth: a kernel that waits is no measure of the path
-    metrics: NcclP2pSlowerThanCopyMetrics
+    metrics: Metrics  # the numbers of their finding
     evidence: tuple[f.Evidence, ...]  # the longest stretches of `exposed_ns`
     # the share of it that the mean steady step holds; None without steps
     share_per_step: float | None
@@ -102,9 +88,13 @@ class PeerComparison(Record, frozen=True):
 class PeerTransfersResult(CostResult, frozen=True):
     """Transfers of a rank to and from other devices."""
 
-    staged: StagedCopies | None  # copies through the host; None if there are none
-    # by peer and direction, where both NCCL and copies were used
-    comparisons: tuple[PeerComparison, ...]
+    # copies through the host; None if there are none: first legs, to the host, that start in the
+    # window, and second legs whose first is not in the report. Where the receiver is not known,
+    # `exposed_ns` is the time in which the sender computes nothing
+    staged: Transfers[PeerCopyThroughHostMetrics] | None
+    # by peer and direction, where both NCCL and copies were used, of at least 1 MiB.
+    # `nccl_gb_per_s` is of the fastest tenth: a kernel that waits is no measure of the path
+    comparisons: tuple[Transfers[NcclP2pSlowerThanCopyMetrics], ...]
     num_send_recv: int  # NCCL's point-to-point kernels that start in the window
     num_sized: int  # those of them whose bytes and peer are in the report
     num_peer_copies: int  # copies to or from another device, of any size
@@ -112,14 +102,28 @@ class PeerTransfersResult(CostResult, frozen=True):
     how_to_collect: HowToCollect  # how to record parts that the trace may lack
 
 
-def longest(covered: Intervals, label: str) -> tuple[f.Evidence, ...]:
-    """Return the longest intervals as evidence, longest first."""
-    return tuple(f.Evidence(start, end, label) for start, end in covered.longest(f.MAX_EVIDENCE))
+def _transfers(
+    rank: Rank, window: Window, metrics: Metrics, exposed: Intervals, label: str
+) -> Transfers[Metrics]:
+    return Transfers(
+        metrics,
+        tuple(f.Evidence(*span, label) for span in exposed.longest(f.MAX_EVIDENCE)),
+        share_per_step(rank, window, exposed),
+        only_step(rank, window, exposed),
+    )
 
 
 def findings(result: PeerTransfersResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the transfers of a rank."""
-    judged = _through_host(result)
+    judged: list[f.Finding | f.NotApplicable] = []
+    if result.staged is not None:
+        staged = result.staged.metrics
+        title = (
+            f"{counted(staged.num_copies, 'copy')} to other GPUs went through host memory, at"
+            f" {staged.gb_per_s:.1f} GB/s; meanwhile the receiver computes nothing for"
+            f" {duration(staged.exposed_ns)}"
+        )
+        judged += _claims(result, "peer-copy-through-host", result.staged, title, _HOST_ADVICE)
     if not result.memory_is_known:
         judged.append(
             f.NotApplicable(
@@ -133,28 +137,8 @@ def findings(result: PeerTransfersResult) -> list[f.Finding | f.NotApplicable]:
         return [*judged, *_not_compared(result)]
     slower = [one for one in result.comparisons if one.metrics.ratio >= MIN_RATIO]
     slowest = max(slower, key=lambda one: one.metrics.exposed_ns, default=None)
-    return judged if slowest is None else [*judged, *_slower(result, slowest)]
-
-
-def _through_host(result: PeerTransfersResult) -> list[f.Finding | f.NotApplicable]:
-    staged = result.staged
-    if staged is None:
-        return []
-    metrics = staged.metrics
-    title = (
-        f"{counted(metrics.num_copies, 'copy')} to other GPUs went through host memory, at"
-        f" {metrics.gb_per_s:.1f} GB/s; meanwhile the receiver computes nothing for"
-        f" {duration(metrics.exposed_ns)}"
-    )
-    saving = f.Saving.of_step(metrics.exposed_ns, staged.share_per_step)
-    id_, cost = "peer-copy-through-host", metrics.exposed_ns
-    claims = f.costly(id_, result, title, cost, metrics, staged.evidence, _HOST_ADVICE, saving)
-    return [advised(claim, staged.only_step) for claim in claims]
-
-
-def _slower(
-    result: PeerTransfersResult, slowest: PeerComparison
-) -> list[f.Finding | f.NotApplicable]:
+    if slowest is None:
+        return judged
     metrics = slowest.metrics
     way = "to" if metrics.direction == "send" else "from"
     title = (
@@ -162,10 +146,21 @@ def _slower(
         f" {metrics.copy_gb_per_s:.1f} GB/s; {duration(metrics.exposed_ns)} of NCCL's transfers is"
         " not hidden"
     )
-    saving = f.Saving.of_step(metrics.exposed_ns, slowest.share_per_step)
-    id_, cost = "nccl-p2p-slower-than-copy", metrics.exposed_ns
-    claims = f.costly(id_, result, title, cost, metrics, slowest.evidence, _SLOWER_ADVICE, saving)
-    return [advised(claim, slowest.only_step) for claim in claims]
+    id_ = "nccl-p2p-slower-than-copy"
+    return [*judged, *_claims(result, id_, slowest, title, _SLOWER_ADVICE)]
+
+
+def _claims(
+    result: PeerTransfersResult,
+    id_: str,
+    of: Transfers[Metrics],
+    title: str,
+    advice: tuple[str, ...],
+) -> list[f.Finding | f.NotApplicable]:
+    cost_ns = of.metrics.exposed_ns
+    saving = f.Saving.of_step(cost_ns, of.share_per_step)
+    claims = f.costly(id_, result, title, cost_ns, of.metrics, of.evidence, advice, saving)
+    return [advised(claim, of.only_step) for claim in claims]
 
 
 def _not_compared(result: PeerTransfersResult) -> list[f.NotApplicable]:
@@ -242,7 +237,7 @@ def run(rank: Rank, window: Window) -> PeerTransfersResult:
     chosen = np.flatnonzero(window.holds_start(kernels.start_ns) & kernels.are_named(ids))
     num_peer_copies = int((inside & rank.is_peer_copy).sum())
     sized = _sized(rank, chosen)
-    lacks_memory = len(copies) and bool((copies.source_memory == _NULL).all())
+    lacks_memory = len(copies) and bool((copies.source_memory == NULL).all())
     return PeerTransfersResult(
         rank=rank.rank,
         how_to_collect=rank.trace.how_to_collect,
@@ -256,10 +251,9 @@ def run(rank: Rank, window: Window) -> PeerTransfersResult:
     )
 
 
-_NULL = int(np.iinfo(np.int64).min)
-
-
-def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
+def _staged(
+    rank: Rank, window: Window, inside: Mask
+) -> Transfers[PeerCopyThroughHostMetrics] | None:
     """Pair the legs by the call that made them: they share its correlation id."""
     copies = rank.operations.copies
     indices = np.flatnonzero(inside & is_staged(copies))
@@ -294,7 +288,7 @@ def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
     start, end = np.concatenate(starts), np.concatenate(ends)
     covered = intervals.union(start, end)
     of_copy = np.concatenate((sent, *ids, received[~has_first]))
-    waiting = intervals.clip(_underway(of_copy, start, end), window.start_ns, window.end_ns)
+    waiting = window.clip(_underway(of_copy, start, end))
     for key in receivers or [rank.key]:
         waiting = intervals.subtract(waiting, _compute(rank, key))
     paired = is_in(sent, np.concatenate(ids)) if ids else np.zeros(len(first), np.bool_)
@@ -307,9 +301,7 @@ def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
         exposed_ns=waiting.measure_ns,
         coverage=int(paired.sum()) / len(counted),
     )
-    evidence = longest(waiting, "copy through the host")
-    in_step = share_per_step(rank, window, waiting)
-    return StagedCopies(metrics, evidence, in_step, only_step(rank, window, waiting))
+    return _transfers(rank, window, metrics, waiting, "copy through the host")
 
 
 def _underway(copy: Int64, start_ns: Int64, end_ns: Int64) -> Intervals:
@@ -343,7 +335,6 @@ class _Sized(Record, frozen=True):
 
 
 def _sized(rank: Rank, chosen: Int64) -> _Sized:
-    """Return those of the kernels whose bytes and one-way peer are in the report."""
     sent, devices = messages(rank), _devices_by_rank(rank)
     numbers = np.array(sorted(devices), np.int64)
     usable = is_in(sent.kernel, chosen) & (sent.bytes > 0)
@@ -376,7 +367,7 @@ def _devices_by_rank(rank: Rank) -> dict[int, int]:
 
 def _comparisons(
     rank: Rank, window: Window, sized: _Sized, inside: Mask, num_send_recv: int
-) -> list[PeerComparison]:
+) -> list[Transfers[NcclP2pSlowerThanCopyMetrics]]:
     copies, kernels = rank.operations.copies, rank.operations.kernels
     durations = kernels.length_ns
     transfers = []
@@ -397,7 +388,7 @@ def _comparisons(
             which, size = sized.kernel[some], sized.bytes[some]
             rates = np.sort(size / durations[which])
             covered = intervals.union(kernels.start_ns[which], kernels.end_ns[which])
-            covered = intervals.clip(covered, window.start_ns, window.end_ns)
+            covered = window.clip(covered)
             exposed = intervals.subtract(covered, rank.compute)
             nccl_rate = float(rates[len(rates) * 9 // 10])
             copy_rate = intervals.total(copies.bytes[way]) / span.measure_ns
@@ -413,8 +404,6 @@ def _comparisons(
                 exposed_ns=exposed.measure_ns,
                 coverage=len(which) / num_send_recv,
             )
-            evidence = longest(exposed, "ncclDevKernel_SendRecv")
-            in_step = share_per_step(rank, window, exposed)
-            once = only_step(rank, window, exposed)
-            transfers.append(PeerComparison(metrics, evidence, in_step, once))
+            label = "ncclDevKernel_SendRecv"
+            transfers.append(_transfers(rank, window, metrics, exposed, label))
     return transfers

@@ -95,7 +95,6 @@ _MIN_PART = 0.1  # of the bubble, from which on a part is worth advice, and a re
 
 
 def _imbalance(group: Sequence[f.Finding]) -> float:
-    """Return the share of the bubbles of all stages that unequal stages make."""
     whole, part = (
         sum(int(finding.metrics[name] or 0) for finding in group)
         for name in ("bubble_ns", "imbalance_ns")

@@ -309,7 +309,6 @@ def _beside(operations: MachineOperations, index: int) -> list[int]:
 def _exposed_ns(
     operations: MachineOperations, chosen: Int64, result: ProcessGroupsResult, start: int
 ) -> int:
-    """Return for how long a rank did these operations and nothing that would hide them."""
     covered = intervals.union(
         operations.start_ns[chosen] - start, operations.end_ns[chosen] - start
     )
@@ -358,7 +357,6 @@ def _judge(host: HostScaling) -> list[f.Finding | f.NotApplicable]:
 
 
 def _crowd(host: HostScaling, loss: Loss) -> str:
-    """Return a text with the numbers of processes, threads and cores, as far as they are known."""
     if host.num_cores is None:
         return ""
     num = loss.num_threads

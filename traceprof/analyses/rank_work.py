@@ -657,7 +657,6 @@ def _held_out_ns(folds_ns: Float64, known: Mask) -> float:
 
 
 def _of_kernels(number: int, members: Sequence[int], own: _Table) -> Iterator[Excess]:
-    """Yield the kernel that is furthest beyond on each rank on which one is."""
     worst: dict[int, tuple[float, int]] = {}
     if len(own.steps) < MIN_STEPS:
         return

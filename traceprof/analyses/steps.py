@@ -147,7 +147,6 @@ def step_totals(rank: Rank, window: Window) -> StepTotals:
 
 
 def _idle_within(rank: Rank, start_ns: Int64, end_ns: Int64) -> dict[IdleCause, Int64]:
-    """Return the idle time of each cause in n spans, int64[n]."""
     causes = idle_causes(rank)
     return {
         cause: intervals.covered_within(causes.of(cause), start_ns, end_ns) for cause in IdleCause
@@ -268,7 +267,9 @@ def step_lengths(result: BreakdownResult) -> StepLengths | None:
         mean_ns=_mean(lengths),
         median_ns=round(float(median_of(lengths))),
         slowest=max(alike, key=lambda step: step.measures.window_ns),
-        kinds=_kinds(lengths),
+        kinds=tuple(
+            StepKind(int(kind.sum()), _mean(lengths[kind])) for kind in kinds_of_steps(lengths)
+        ),
         left_out=tuple(_left_out(result)),
     )
 
@@ -365,11 +366,6 @@ def _mean(lengths_ns: Int64) -> int:
     return round(int(lengths_ns.sum()) / len(lengths_ns))
 
 
-def _kinds(lengths_ns: Int64) -> tuple[StepKind, ...]:
-    groups = [lengths_ns[kind] for kind in kinds_of_steps(lengths_ns)]
-    return tuple(StepKind(len(group), _mean(group)) for group in groups)
-
-
 def _left_out(result: BreakdownResult) -> list[LeftOutSteps]:
     groups: dict[StepUse, list[int]] = {use: [] for use in WHY_LEFT_OUT}
     counted = _counted_phase(result)
@@ -464,8 +460,6 @@ class SlowSteps(RankResult, frozen=True):
 
 
 class _Candidate(NamedTuple):
-    """Something that ran on the host."""
-
     cause: str
     label: str
     when: Intervals
@@ -474,13 +468,10 @@ class _Candidate(NamedTuple):
 
 def slow_steps(rank: Rank, judged: Window) -> SlowSteps:
     """Find the slow steps of a rank in what is judged."""
-    return SlowSteps(rank.rank, _slow_steps(rank, judged))
-
-
-def _slow_steps(rank: Rank, judged: Window) -> tuple[SlowStep, ...]:
+    nothing = SlowSteps(rank.rank, ())
     steady = steady_steps(rank, judged)
     if rank.steps is None or len(steady.step) < 2:
-        return ()
+        return nothing
     steps, chosen = rank.steps.chosen(steady.judged), steady.judged
     length = steps.end_ns - steps.start_ns
     is_steady = is_in(steady.uses, np.array([StepUse.STEADY, StepUse.PHASE]))
@@ -491,7 +482,7 @@ def _slow_steps(rank: Rank, judged: Window) -> tuple[SlowStep, ...]:
         usual[of_phase] = np.inf if not len(counted) else float(median_of(counted))
     slow = np.flatnonzero(length > MIN_FACTOR * usual)
     if not len(slow):
-        return ()
+        return nothing
     others = np.setdiff1d(np.flatnonzero(is_steady), slow)
     others = np.flatnonzero(is_steady) if not len(others) else others
     at = _Steps(rank, steps.start_ns, steps.end_ns, others)
@@ -516,7 +507,7 @@ def _slow_steps(rank: Rank, judged: Window) -> tuple[SlowStep, ...]:
                 cause_ns=why.ns,
             )
         )
-    return tuple(found)
+    return SlowSteps(rank.rank, tuple(found))
 
 
 class _Why(NamedTuple):
@@ -540,7 +531,11 @@ class _Steps:
         self._launched_ns = (
             rank.calls.start_ns[by[rows]] if rank.calls is not None else np.empty(0, np.int64)
         )
-        self._parts: dict[str, Int64] | None = None
+        times, idle = times_within(rank, start_ns, end_ns), _idle_within(rank, start_ns, end_ns)
+        self._parts = {
+            **{part: times[f"{part}_ns"] for part in _PARTS},
+            **{cause.value: idle_ns for cause, idle_ns in idle.items()},
+        }
 
     def spent(self, when: Intervals) -> Int64:
         """Return how long the GPU of each step idled in some time of the host, or worked for it."""
@@ -567,10 +562,9 @@ class _Steps:
 
     def grew(self, step: int, *, is_named: bool) -> _Why:
         """Return the part of a step that grew most over the usual step."""
-        parts = self.parts()
         growth = {
             name: int(ns[step]) - round(float(median_of(ns[self.usual])))
-            for name, ns in parts.items()
+            for name, ns in self._parts.items()
         }
         part = max(growth, key=lambda name: growth[name])
         low, high = int(self.start_ns[step]), int(self.end_ns[step])
@@ -590,7 +584,6 @@ class _Steps:
         return _Why(part, label, grown, at_ns)
 
     def _held_in_waits(self, step: Window) -> int:
-        """Return how long the host stayed in synchronize calls while the GPU was idle."""
         calls = self.rank.calls
         if calls is None:
             return 0
@@ -600,17 +593,7 @@ class _Steps:
         idle = intervals.clip(self.idle, step.start_ns, step.end_ns)
         return intervals.intersect(idle, within).measure_ns
 
-    def parts(self) -> dict[str, Int64]:
-        """Return the parts of each step, and its idle time by cause, in ns."""
-        if self._parts is None:
-            times = times_within(self.rank, self.start_ns, self.end_ns)
-            self._parts = {part: times[f"{part}_ns"] for part in _PARTS}
-            idle = _idle_within(self.rank, self.start_ns, self.end_ns)
-            self._parts |= {cause.value: idle_ns for cause, idle_ns in idle.items()}
-        return self._parts
-
     def _kernel(self, step: int) -> str | None:
-        """Return the name of the kernel that took most time beyond its usual time in a step."""
         kernels, names = self.rank.operations.kernels, self.rank.kernel_names
         name = kernels.name[self._rows]
         if not len(name):
@@ -634,7 +617,6 @@ class _Steps:
 
 
 def _candidates(rank: Rank, steps: _Steps, slow: Int64, extra: Int64) -> Iterator[_Candidate]:
-    """Yield what lasted long in a slow step on the host."""
     least_ns = int(extra[slow].min())  # there is a slow step
     low, high = steps.start_ns[slow], steps.end_ns[slow]
     scored = []
@@ -660,7 +642,6 @@ def _ranges(rank: Rank) -> Iterator[tuple[str, str, Intervals]]:
 
 
 def _operators(rank: Rank, least_ns: int) -> Iterator[tuple[str, str, Intervals]]:
-    """Yield operators of which one call took long."""
     code = rank.trace.operators(rank.process)
     if code is None:
         return

@@ -10,32 +10,10 @@ from msgspec.structs import replace
 
 from traceprof import findings as f
 from traceprof import intervals
-from traceprof.analyses import breakdown, uneven_kernels
-from traceprof.analyses.remedies import (
-    CLOCK_LIMITS,
-    HELD_UP,
-    LOAD_CHEAPER,
-    OTHER_NODE,
-    OTHERS_ON_GPU,
-    PIN,
-    PREFETCH,
-    READ_LATE,
-    SLEEPS_FOR,
-    TAKE_OUT,
-)
+from traceprof.analyses import breakdown, remedies, uneven_kernels
 from traceprof.analyses.steps import steady_spans
-from traceprof.ranks.lateness import (
-    MORE_WORK,
-    OUTSIDE,
-    SLOWER,
-    SLOWER_COMPUTE,
-    UNEXPLAINED,
-    Cause,
-    Causes,
-    costs_of,
-    is_habit,
-    waited_for,
-)
+from traceprof.ranks import lateness
+from traceprof.ranks.lateness import Cause, Causes
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.units import counted, duration, percent, ranks_text
@@ -53,18 +31,17 @@ if TYPE_CHECKING:
 
 def details(measured: MeasuredRun, rank: int, cause: str, lateness_ns: int) -> str:
     """Return the numbers behind a cause; empty if nothing else was measured."""
-    if cause in {SLOWER, MORE_WORK}:
+    if cause in {lateness.SLOWER, lateness.MORE_WORK}:
         metrics = uneven_kernels.run(measured).metrics
         if metrics is not None and metrics.is_constant and metrics.rank == rank:
             longer = percent(metrics.slower - 1)
             return f"{longer} longer than its peers, {uneven_kernels.because(metrics)}"
-    if cause == SLOWER_COMPUTE:
+    if cause == lateness.SLOWER_COMPUTE:
         return _longer_code(measured, rank, lateness_ns)
     return ""
 
 
 def _longer_code(measured: MeasuredRun, rank: int, lateness_ns: int) -> str:
-    """Return the operator that makes up half of a rank's lateness, or garbage collection."""
     spent = {packed.others.rank: packed.others.host_code for packed in measured.arrivals}
     own = spent.pop(rank, {})
     longer_ns = {
@@ -108,7 +85,7 @@ def held_up_steps(
         for rank, report in zip(ranks.ranks, ranks.reports, strict=True)
     ]
     for waits in ranks.waits:
-        costs = np.where(waits.is_last, costs_of(waits, arrivals), 0)
+        costs = np.where(waits.is_last, lateness.costs_of(waits, arrivals), 0)
         # Without a rank the others would still have waited for the one before it.
         of_one = np.minimum(costs, waits.behind_ns)
         judged = waits.is_judged & waits.group.leaves_together
@@ -126,8 +103,8 @@ def held_up_steps(
 
 
 BECAUSE: dict[str, str] = {
-    SLOWER: "the same kernels take longer there",
-    MORE_WORK: "it runs other or more kernels than the others",
+    lateness.SLOWER: "the same kernels take longer there",
+    lateness.MORE_WORK: "it runs other or more kernels than the others",
     "launch": "its host launched late: the GPU had nothing to do",
     "sync": "its host waited for the GPU before it launched more",
     "blocking copy": "it was busy with a copy, or its host waited for one",
@@ -137,9 +114,11 @@ BECAUSE: dict[str, str] = {
     "set-up": "it set something up, or allocated memory",
     "communication": "it spent the time in other communication",
     "other": "its GPU waited for something that had already been launched",
-    SLOWER_COMPUTE: "its forward, backward or optimizer takes longer",
-    OUTSIDE: "it spends the time outside the ranges of instrument: the trace does not show on what",
-    UNEXPLAINED: "no single cause stands out",
+    lateness.SLOWER_COMPUTE: "its forward, backward or optimizer takes longer",
+    lateness.OUTSIDE: (
+        "it spends the time outside the ranges of instrument: the trace does not show on what"
+    ),
+    lateness.UNEXPLAINED: "no single cause stands out",
 }
 
 _LOOK_AT_HOST = (
@@ -152,22 +131,18 @@ _NAME_MORE = (
 )
 _LOOK_AT_DISK = "Check whether its node reads from a slower disk or a remote file system"
 ADVICE: dict[str, tuple[str, ...]] = {
-    SLOWER: (CLOCK_LIMITS, OTHERS_ON_GPU, OTHER_NODE),
+    lateness.SLOWER: (remedies.CLOCK_LIMITS, remedies.OTHERS_ON_GPU, remedies.OTHER_NODE),
     "launch": (_LOOK_AT_HOST,),
-    "sync": (TAKE_OUT, READ_LATE),
-    "blocking copy": (PIN, PREFETCH),
-    "data loading": (_LOOK_AT_DISK, LOAD_CHEAPER),
-    "waiting": (SLEEPS_FOR,),
-    SLOWER_COMPUTE: (_LOOK_AT_HOST,),
-    OUTSIDE: (_NAME_MORE,),
+    "sync": (remedies.TAKE_OUT, remedies.READ_LATE),
+    "blocking copy": (remedies.PIN, remedies.PREFETCH),
+    "data loading": (_LOOK_AT_DISK, remedies.LOAD_CHEAPER),
+    "waiting": (remedies.SLEEPS_FOR,),
+    lateness.SLOWER_COMPUTE: (_LOOK_AT_HOST,),
+    lateness.OUTSIDE: (_NAME_MORE,),
 }
 """What to do by the cause; without a row here, `HELD_UP`."""
-
-
-def page_advice() -> str:
-    """Return the advice of the page in Markdown, by cause."""
-    rows = {BECAUSE[cause]: lines for cause, lines in ADVICE.items()} | {"else": (HELD_UP,)}
-    return "\n".join(f"\n*{cause}*\n\n{f.bullets(lines)}" for cause, lines in rows.items())
+_ROWS = {BECAUSE[cause]: lines for cause, lines in ADVICE.items()} | {"else": (remedies.HELD_UP,)}
+PAGE = {"advice": "\n".join(f"\n*{cause}*\n\n{f.bullets(lines)}" for cause, lines in _ROWS.items())}
 
 
 ID = "straggler"
@@ -270,7 +245,6 @@ def _run(measured: MeasuredRun) -> StragglerResult:
 def _stragglers(
     ranks: RankComparison, arrivals: Sequence[Arrivals], held: HeldUpSteps
 ) -> list[Straggler]:
-    """Return one straggler for each root, by the rank whose lateness costs most."""
     causes = Causes(ranks.waits, arrivals)
     by_root: dict[int, Straggler] = {}
     for late in sorted(ranks.lateness, key=lambda late: -late.total_ns):
@@ -278,9 +252,8 @@ def _stragglers(
             continue
         groups = distinct_values(late.operations[:, 0]).tolist()
         num_ranks = max(len(ranks.waits[group].group.members) for group in groups)
-        if not is_habit(late.num_last, late.num_operations, num_ranks) and not is_habit(
-            int(held.num[late.member]), held.num_steps, num_ranks
-        ):
+        lasts = ((late.num_last, late.num_operations), (int(held.num[late.member]), held.num_steps))
+        if not any(lateness.is_habit(*last, num_ranks) for last in lasts):
             continue
         straggler = _root(ranks, late, causes)
         if straggler is not None and straggler.member not in by_root:
@@ -357,7 +330,7 @@ def findings(result: StragglerResult) -> list[f.Finding | f.NotApplicable]:
                     )
                     for cause in straggler.worst
                 ),
-                ADVICE.get(metrics.cause, (HELD_UP,)),
+                ADVICE.get(metrics.cause, (remedies.HELD_UP,)),
                 f.Saving.of_step(impact, straggler.share_per_step),
             )
         )
@@ -365,7 +338,6 @@ def findings(result: StragglerResult) -> list[f.Finding | f.NotApplicable]:
 
 
 def _not_resolvable(ranks: RankComparison) -> list[f.Finding | f.NotApplicable]:
-    """Return where the clocks leave open whether a rank is late enough for a finding."""
     unsure: dict[str, int | None] = {}
     for waits in ranks.waits:
         judged = waits.is_judged & waits.group.leaves_together
@@ -399,9 +371,6 @@ def _not_resolvable(ranks: RankComparison) -> list[f.Finding | f.NotApplicable]:
     ]
 
 
-PAGE = {"advice": page_advice()}
-
-
 _MIN_RANKS = 3  # of two ranks, one or the other is last
 _CAUSES = ("host-stall", "uneven-kernels")
 
@@ -412,7 +381,7 @@ def rotation(measured: MeasuredRun, findings: Iterable[f.Finding]) -> str | None
     if len(ranks.ranks) < _MIN_RANKS or any(finding.id == "straggler" for finding in claims):
         return None
     arrivals = [packed.unpacked for packed in measured.arrivals]
-    cost = waited_for(ranks.waits, arrivals)
+    cost = lateness.waited_for(ranks.waits, arrivals)
     whole_ns = int(cost.sum())
     waited_ns = min(whole_ns, ranks.window_ns)  # groups may wait at the same time
     severity = f.severity_of_cost(f.share(waited_ns, ranks.window_ns))

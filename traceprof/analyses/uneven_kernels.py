@@ -195,7 +195,6 @@ def run(measured: MeasuredRun) -> UnevenKernelsResult:
 
 
 def _uneven_rank(measured: MeasuredRun, work: RunWork, excess: Excess) -> UnevenRank:
-    """Return what is uneven among peers."""
     rank = measured.placed[excess.member]
     num_steps = max(rank.num_steps, 1)
     by_category = {name: max(ns, 0.0) for name, ns in excess.by_category_ns.items()}

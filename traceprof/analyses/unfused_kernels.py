@@ -387,24 +387,15 @@ def advice(
     attention = (ATTENTION,) if by_attention >= _MIN_SHARE else ()
     if not has_chains:
         return attention
-    rest = _of_chains(is_launch_bound, is_compiled, by_optimizer, by_layout)
-    return (*attention, *rest) if by_attention >= 0.5 else (*rest, *attention)
-
-
-def _of_chains(
-    is_launch_bound: bool, is_compiled: bool, by_optimizer: float, by_layout: float
-) -> tuple[str, ...]:
     compiles = GRAPH_BREAKS if is_compiled else _COMPILE
-    others: tuple[str, ...] = (GRAPHS,) if is_launch_bound else (compiles,)
-    layout: tuple[str, ...] = (LAYOUT,) if by_layout >= _MIN_SHARE else ()
+    rest = [GRAPHS if is_launch_bound else compiles]
     if by_layout >= _MUCH_LAYOUT:  # one flag takes them away; no fusion does
-        others, layout = (LAYOUT, *others), ()
-    if by_optimizer < _MIN_SHARE:
-        return (*others, *layout)
-    if by_optimizer > 1 - _MIN_SHARE:
-        return (OPTIMIZER, *others)
-    first = (OPTIMIZER, *others) if by_optimizer >= 0.5 else (*others, OPTIMIZER)
-    return (*first, *layout)
+        rest.insert(0, LAYOUT)
+    if by_optimizer >= _MIN_SHARE:
+        rest.insert(0 if by_optimizer >= 0.5 else len(rest), OPTIMIZER)
+    if LAYOUT not in rest and by_layout >= _MIN_SHARE and by_optimizer <= 1 - _MIN_SHARE:
+        rest.append(LAYOUT)
+    return (*attention, *rest) if by_attention >= 0.5 else (*rest, *attention)
 
 
 _MIN_SHARE = 0.1
@@ -491,12 +482,12 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     def cover(*which: Int64) -> Intervals:
         kernel = np.concatenate(which)
         covered = intervals.union(kernels.start_ns.take(kernel), kernels.ends(kernel))
-        return intervals.clip(covered, window.start_ns, window.end_ns)
+        return window.clip(covered)
 
     def measure(which: Int64) -> int:
         return cover(which).measure_ns
 
-    compute_ns = intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns
+    compute_ns = window.clip(rank.compute).measure_ns
     kernel_ns = measure(chains.kernel)
     spared = np.append(chains.kernel.compress(~chains.kept), attention)
     most_spared, kept_ns = np.append(spared, chains.alone), int(kept_longer_ns.sum())
@@ -594,7 +585,6 @@ def _most_ns(
 
 
 def _in_optimizer(rank: Rank, chosen: Int64) -> Mask | None:
-    """Return which kernels a range of the optimizer launched; None without such ranges."""
     ranges = rank.trace.ranges(_OPTIMIZER_RANGES, rank.process).get(rank.process)
     if ranges is None or len(ranges.start_ns) == 0 or not rank.calls:
         return None
@@ -622,7 +612,6 @@ def _times(rank: Rank, kernel: Int64) -> tuple[Int64, Int64]:
 
 
 def _row_of_attention(rank: Rank, kernel: Int64, first: Int64) -> list[f.Evidence]:
-    """Show the longest row of attention."""
     if len(first) == 0:
         return []
     start, end = _times(rank, kernel)

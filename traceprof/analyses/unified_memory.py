@@ -84,11 +84,11 @@ class UnifiedMemoryResult(CostResult, frozen=True):
 def run(rank: Rank, window: Window) -> UnifiedMemoryResult:
     """Measure how long kernels ran while pages of unified memory moved to the GPU."""
     moves, all_moves = page_moves(rank)
-    waits = intervals.clip(waits_for_pages(rank, moves), window.start_ns, window.end_ns)
+    waits = window.clip(waits_for_pages(rank, moves))
     kernel, waited = _waiting(rank, waits)
     kernels, copies = rank.operations.kernels, rank.operations.copies
     ran = intervals.union(kernels.start_ns[kernel], kernels.ends(kernel))
-    ran = intervals.clip(ran, window.start_ns, window.end_ns)
+    ran = window.clip(ran)
     start = copies.start_ns[moves]
     texts = {
         int(kernel[place]): f": pages moved for {duration(int(waited[place]))} of it"
@@ -127,7 +127,6 @@ def findings(result: UnifiedMemoryResult) -> list[f.Finding | f.NotApplicable]:
 
 
 def _waiting(rank: Rank, waits: intervals.Intervals) -> tuple[Int64, Int64]:
-    """Return the kernels that compute while pages move, and how much of their time that is."""
     kernels = rank.operations.kernels
     if not len(waits):
         return np.empty(0, np.int64), np.empty(0, np.int64)

@@ -321,7 +321,6 @@ def _owned(start_ns: Int64, end_ns: Int64, window: Window) -> tuple[Int64, Int64
 
 
 def _clocks_agree(rank: Rank) -> bool:
-    """Return whether operations start after their launch, and end before they are read."""
     calls, num_launched, num_late = rank.calls, 0, 0
     if calls is None:
         return True

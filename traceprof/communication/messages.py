@@ -404,7 +404,7 @@ def small_messages(
     is_small = (2 * latency >= best) & (best > 0)
     few = np.flatnonzero(is_small)
 
-    exposed = intervals.clip(rank.exposed, window.start_ns, window.end_ns)
+    exposed = window.clip(rank.exposed)
     of_each = intervals.covered_within(exposed, start[few], end[few])
     together = intervals.intersect(intervals.union(start[few], end[few]), exposed)
     avoidable = min(int(np.minimum(of_each, latency[few]).sum()), together.measure_ns)

@@ -347,7 +347,6 @@ def _awaited(waits: StreamWaits, stream: Int64, place: Int64) -> tuple[Int64, In
 
 
 def _latest(end_ns: Int64) -> tuple[Int64, Int64]:
-    """Return the running maximum of ends: the index of its first occurrence, and its value."""
     highest = np.maximum.accumulate(end_ns)
     is_new = np.ones(len(end_ns), np.bool_)
     is_new[1:] = highest[1:] > highest[:-1]

@@ -40,7 +40,10 @@ def schema(document: type[msgspec.Struct], name: str) -> Json:
     _, definitions = msgspec.json.schema_components([document], ref_template="#/$defs/{name}")
     definitions = {title: entry for title, entry in definitions.items() if "properties" in entry}
     meanings = {record.__name__: model.meanings(record) for record in _records(document)}
-    left_out = {record.__name__: _left_out(record) for record in _records(document)}
+    left_out = {
+        record.__name__: {field.name for field in fields(record) if field.default is msgspec.UNSET}
+        for record in _records(document)
+    }
     for title, definition in definitions.items():
         definition["description"] = cleandoc(definition["description"])
         properties = definition["properties"]
@@ -66,7 +69,6 @@ def schema(document: type[msgspec.Struct], name: str) -> Json:
 
 
 def _records(kind: object) -> Iterator[type[msgspec.Struct]]:
-    """Yield the types of records in an annotation, and of those inside them."""
     if get_origin(kind) is None and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         yield kind
         for field in fields(kind):
@@ -75,29 +77,18 @@ def _records(kind: object) -> Iterator[type[msgspec.Struct]]:
         yield from _records(part)
 
 
-def _left_out(record: type[msgspec.Struct]) -> set[str]:
-    """Return the fields that are left out where they do not apply."""
-    return {field.name for field in fields(record) if field.default is msgspec.UNSET}
-
-
 def _add_ids(definitions: dict[str, Any]) -> None:
-    """Name the findings, and for each its metrics."""
     definitions["findingId"] = {"enum": list(FINDING_IDS)}
     definitions["Finding"]["properties"]["id"] = {"$ref": "#/$defs/findingId"}
-    definitions["Finding"]["allOf"] = [
-        {
-            "if": {"properties": {"id": {"const": id_}}},
-            "then": {"properties": {"metrics": _metrics(kind.metrics.declared())}},
+    of_each = definitions["Finding"]["allOf"] = []
+    for id_, kind in FINDINGS.items():
+        declared = kind.metrics.declared().items()
+        metrics = {
+            "required": [name for name, metric in declared if not metric.is_optional],
+            "properties": {name: _metric(metric) for name, metric in declared},
         }
-        for id_, kind in FINDINGS.items()
-    ]
-
-
-def _metrics(metrics: Mapping[str, Metric]) -> Json:
-    return {
-        "required": [name for name, metric in metrics.items() if not metric.is_optional],
-        "properties": {name: _metric(metric) for name, metric in metrics.items()},
-    }
+        condition = {"properties": {"id": {"const": id_}}}
+        of_each.append({"if": condition, "then": {"properties": {"metrics": metrics}}})
 
 
 def _metric(metric: Metric) -> Json:

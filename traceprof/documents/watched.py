@@ -238,15 +238,17 @@ def _slow(
             if since < window.step <= until
             for own in window.ranks
             if own.rank == rank
-            and (peers := [other for other in window.ranks if _are_peers(own, other)])
+            and (
+                peers := [
+                    other
+                    for other in window.ranks
+                    if other.rank != rank and (not own.peers or other.rank in own.peers)
+                ]
+            )
         ]
         if rows:
             means = [round(fmean(column)) for column in zip(*rows, strict=True)]
             yield (rank, since, until if over or not is_last else None), means
-
-
-def _are_peers(own: WatchedTimes, other: WatchedTimes) -> bool:
-    return other.rank != own.rank and (not own.peers or other.rank in own.peers)
 
 
 def _silent(windows: Sequence[Window], *, is_last: bool) -> list[SilentRank]:

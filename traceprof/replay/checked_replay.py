@@ -259,7 +259,7 @@ def _unexplained(analysis: OpenAnalysis, facts: tuple[ProcessFacts, ...]) -> flo
         _, silent = result.unknown_ns
         queued = result.by_cause[IdleCause.QUEUED]
         unknown = silent + min(queued, late_ns.get(result.rank, 0))
-        shares.append(unknown / max(result.window.length_ns, 1))
+        shares.append(unknown / max(result.window_ns, 1))
     return max(shares)
 
 

@@ -5,25 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof.errors import one_line
+from traceprof.reports import ranks_text, time_text
 from traceprof.reports.blocks import Paragraph, Section, section
 from traceprof.reports.claims import finding_blocks, gaps, short_findings
-from traceprof.reports.ranks_text import (
-    compute_lines,
-    kernel_section,
-    module_section,
-    rank_sections,
-)
-from traceprof.reports.time_text import (
-    below_the_table,
-    headline_lines,
-    left_out_ranks,
-    parts_table,
-    phase_lines,
-    slow_steps_lines,
-    slow_steps_section,
-    steps_section,
-    where_lines,
-)
 from traceprof.structs import Record
 from traceprof.units import counted
 from traceprof.version import __version__
@@ -66,20 +50,25 @@ class AnalysisSections(Record, frozen=True):
 
 def analysis_sections(analysis: RunResult, *, shows_kernels: bool = False) -> AnalysisSections:
     """Return all that a report of an analysis says."""
-    header, missing, notes = _header(analysis), _gaps(analysis), _notes(analysis)
-    headline = tuple(map(one_line, [*headline_lines(analysis), *phase_lines(analysis)]))
+    header, notes, explained = _header(analysis), _notes(analysis), gaps(analysis.not_applicable)
+    missing = section("Could not be analysed", *explained) if explained else None
+    headline = tuple(
+        map(one_line, [*time_text.headline_lines(analysis), *time_text.phase_lines(analysis)])
+    )
     if not analysis.breakdown:
         return AnalysisSections(header, headline=headline, gaps=missing, notes=notes)
-    where: list[Block | str] = [*where_lines(analysis), parts_table(analysis)]
-    where += below_the_table(analysis)
+    where: list[Block | str] = [*time_text.where_lines(analysis), time_text.parts_table(analysis)]
+    where += time_text.below_the_table(analysis)
+    compute = ranks_text.compute_lines(analysis)
+    consists = [section("What compute consists of", *compute)] if compute else []
     kernels = kernel_sections(analysis) if shows_kernels else ()
     return AnalysisSections(
         header,
         headline=headline,
         times=section("Where the time went", *where),
-        steps=steps_section(analysis),
-        slow_steps=slow_steps_section(analysis),
-        others=(*rank_sections(analysis), *_compute(analysis), *kernels),
+        steps=time_text.steps_section(analysis),
+        slow_steps=time_text.slow_steps_section(analysis),
+        others=(*ranks_text.rank_sections(analysis), *consists, *kernels),
         findings=section("Findings", *finding_blocks(analysis)),
         gaps=missing,
         notes=notes,
@@ -91,7 +80,7 @@ def short_sections(analysis: RunResult) -> list[Section]:
     if not analysis.breakdown:
         return analysis_sections(analysis).in_order
     title, *lines = _header(analysis)
-    problem, *more = map(one_line, headline_lines(analysis))
+    problem, *more = map(one_line, time_text.headline_lines(analysis))
     missing = sorted({gap.id for gap in analysis.not_applicable})
     names = ", ".join(missing[:_MAX_NAMED])
     others = len(missing) - _MAX_NAMED
@@ -104,14 +93,14 @@ def short_sections(analysis: RunResult) -> list[Section]:
             Paragraph(problem, "title", is_apart=True),
             *more[:-1],
             *(Paragraph(line, is_apart=True) for line in more[-1:]),
-            *phase_lines(analysis),
-            *slow_steps_lines(analysis)[:1],
+            *time_text.phase_lines(analysis),
+            *time_text.slow_steps_lines(analysis)[:1],
         ),
         section(
             "Where the time went",
-            parts_table(analysis, _MAX_RANKS),
-            *left_out_ranks(analysis, _MAX_RANKS),
-            *compute_lines(analysis)[:1],
+            time_text.parts_table(analysis, _MAX_RANKS),
+            *time_text.left_out_ranks(analysis, _MAX_RANKS),
+            *ranks_text.compute_lines(analysis)[:1],
         ),
         section("Findings", *short_findings(analysis, _MAX_ROWS, _MAX_THEN)),
         section("", *([unknown] if missing else []), *left_out[:_MAX_NAMED]),
@@ -125,7 +114,6 @@ _MAX_RANKS = 4
 
 
 def _header(analysis: RunResult) -> tuple[str, ...]:
-    """Return the version, and what was read: a line for each report, or one for many."""
     reports, version = analysis.run.reports, f"traceprof {__version__}"
     if len(reports) <= _MAX_NAMED:
         lines = (f"{one_line(one.path)}  exported by {one_line(one.origin)}" for one in reports)
@@ -138,27 +126,15 @@ def _header(analysis: RunResult) -> tuple[str, ...]:
     return version, f"{count}  exported by {origins}"
 
 
-def _compute(analysis: RunResult) -> Iterator[Section]:
-    compute = compute_lines(analysis)
-    if compute:
-        yield section("What compute consists of", *compute)
-
-
 def kernel_sections(analysis: RunResult) -> Iterator[Section]:
     """Yield the tables of kernels and of modules."""
-    yield kernel_section(analysis)
-    modules = module_section(analysis)
+    yield ranks_text.kernel_section(analysis)
+    modules = ranks_text.module_section(analysis)
     if modules is not None:
         yield modules
 
 
-def _gaps(analysis: RunResult) -> Section | None:
-    explained = gaps(analysis.not_applicable)
-    return section("Could not be analysed", *explained) if explained else None
-
-
 def _notes(analysis: RunResult) -> Section | None:
-    """Return what to know about the reports' data, and which reports were left out."""
     notes = []
     for report_index, note in analysis.notes:
         name = analysis.run.reports[report_index].path.name

@@ -53,7 +53,7 @@ def finding_blocks(analysis: RunResult) -> Iterator[Block]:
     small = small_fixes(analysis.findings)
     if small is not None:
         yield paragraph(small)
-    left = [part for part in analysis.attributions if part.finding is None]
+    left = [part for part in analysis.verdict.attributions if part.finding is None]
     for part in left[:_MAX_UNEXPLAINED]:
         yield paragraph(
             f"rank {part.rank}: {percent(part.fraction)} of the {kind} is {part.part} that"
@@ -153,7 +153,6 @@ def claim(analysis: RunResult, group: Sequence[Finding]) -> Claim:
 def _with_evidence(
     claimed: Claim, group: Sequence[Finding], place: int, seen: set[tuple[int, int, int]]
 ) -> Claim:
-    """Return the claim of the finding at a place in the order, with evidence and advice."""
     worst, evidence = worst_of(group), []
     for number, item in enumerate(worst.evidence):
         interval = worst.rank, item.start_ns, item.end_ns

@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from traceprof.documents.comparison import (
-        CommunicationChange,
-        Comparison,
-        FindingChange,
-        KernelChange,
-        Side,
-    )
+    from traceprof.documents.comparison import CommunicationChange, Comparison, FindingChange, Side
 
 MAX_KERNELS = 15  # in a table; the JSON has them all
 MAX_MODULES = 20
@@ -81,7 +75,6 @@ def usual(comparison: Comparison) -> str | None:
 
 
 def _unrecorded(comparison: Comparison) -> str | None:
-    """Say what the step does without the recorder, where both sides timed it."""
     step = comparison.step.unrecorded
     if step is None:
         return None
@@ -137,7 +130,6 @@ def _differences(comparison: Comparison) -> Iterator[str]:
 
 
 def _why(comparison: Comparison) -> Iterator[str]:
-    """Say which part of the step changed most, in the direction of the step."""
     changed_ns = comparison.parts.mean_step_ns
     known = [part for part in comparison.part_changes if part.change_ns]
     if not changed_ns or not known:
@@ -232,7 +224,18 @@ def _kernels(comparison: Comparison) -> Section:
         lines.append("No kernel changed significantly.")
         return section("Compute, by kernel", *lines, *after)
     headings = ("change", "before", "after", "matched by", "category", "kernel")
-    shown_table = table(headings, map(_kernel, shown), text=headings[3:])
+    rows = [
+        (
+            change_text(kernel.change_ns),
+            duration(kernel.before_ns),
+            duration(kernel.after_ns),
+            kernel.rung,
+            kernel.category,
+            _names(*(name and function_name(name) for name in (kernel.before, kernel.after))),
+        )
+        for kernel in shown
+    ]
+    shown_table = table(headings, rows, text=headings[3:])
     return section("Compute, by kernel", *lines, shown_table, *after)
 
 
@@ -252,8 +255,8 @@ def _modules(comparison: Comparison) -> Iterator[Section]:
     rows = [
         (
             change_text(module.change_ns),
-            "-" if module.before_ns is None else duration(module.before_ns),
-            "-" if module.after_ns is None else duration(module.after_ns),
+            _known(module.before_ns),
+            _known(module.after_ns),
             module.module,
         )
         for module in changed[:MAX_MODULES]
@@ -277,33 +280,19 @@ _RUNGS = {
 }
 
 
-def _kernel(kernel: KernelChange) -> tuple[str, ...]:
-    names = [function_name(name) for name in (kernel.before, kernel.after) if name is not None]
-    return (
-        change_text(kernel.change_ns),
-        duration(kernel.before_ns),
-        duration(kernel.after_ns),
-        kernel.rung,
-        kernel.category,
-        " → ".join(dict.fromkeys(names)),
-    )
-
-
 def _communication(changes: Sequence[CommunicationChange]) -> Section:
-    rows = []
-    for change in changes[:MAX_COMMUNICATION]:
-        names = [name for name in (change.before, change.after) if name is not None]
-        rows.append(
-            (
-                change.operation,
-                " → ".join(dict.fromkeys(names)) or "-",
-                " → ".join(map(three_digits, (change.count_before, change.count_after))),
-                _both(change.before_ns, change.after_ns),
-                _both(change.wait_before_ns, change.wait_after_ns),
-                _both(change.transfer_before_ns, change.transfer_after_ns),
-                change_text(change.change_ns),
-            )
+    rows = [
+        (
+            change.operation,
+            _names(change.before, change.after) or "-",
+            " → ".join(map(three_digits, (change.count_before, change.count_after))),
+            _both(change.before_ns, change.after_ns),
+            _both(change.wait_before_ns, change.wait_after_ns),
+            _both(change.transfer_before_ns, change.transfer_after_ns),
+            change_text(change.change_ns),
         )
+        for change in changes[:MAX_COMMUNICATION]
+    ]
     rest = changes[MAX_COMMUNICATION:]
     total = change_text(sum(change.change_ns for change in rest))
     headings = ("operation", "communicator", "count", "time", "waiting", "transfer", "change")
@@ -312,6 +301,14 @@ def _communication(changes: Sequence[CommunicationChange]) -> Section:
         table(headings, rows, text=headings[:2]),
         f"… and {len(rest)} more: {total}" if rest else None,
     )
+
+
+def _names(*names: str | None) -> str:
+    return " → ".join(dict.fromkeys(name for name in names if name is not None))
+
+
+def _known(ns: int | None) -> str:
+    return "-" if ns is None else duration(ns)
 
 
 def _both(before_ns: int | None, after_ns: int | None) -> str:
@@ -324,21 +321,19 @@ def _findings(changes: Sequence[FindingChange]) -> Section:
         (
             change.id,
             change.status,
-            "-" if change.before_ns is None else duration(change.before_ns),
-            "-" if change.after_ns is None else duration(change.after_ns),
-            _change(change),
+            _known(change.before_ns),
+            _known(change.after_ns),
+            change_text(-change.came_ns)
+            if change.came_ns is not None
+            else "-"
+            if change.before_ns is None
+            else "unknown",
             _predicted(change),
         )
         for change in changes
     ]
     headings = ("finding", "", "before", "after", "change", "predicted gain")
     return section("Findings, per step", table(headings, rows, text=headings[:2]))
-
-
-def _change(change: FindingChange) -> str:
-    if change.came_ns is None:
-        return "-" if change.before_ns is None else "unknown"
-    return change_text(-change.came_ns)
 
 
 def _predicted(change: FindingChange) -> str:

@@ -284,7 +284,6 @@ def pipeline_drawing(pipeline: PipelineBubbles, ranks: RankComparison) -> Pipeli
 
 
 def _span(pipeline: PipelineBubbles) -> tuple[int, int, int | None]:
-    """Return begin and end of the step of middle length, and its index; of all without steps."""
     first = pipeline.stages[0]
     steps = distinct_values(first.step[first.step >= 0])
     if not len(steps):

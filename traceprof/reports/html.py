@@ -15,14 +15,6 @@ from traceprof.reports import drawings
 from traceprof.reports.analysis_sections import analysis_sections
 from traceprof.reports.blocks import PARTS, Bar, Claim, Gap, TableBlock, paragraph
 from traceprof.reports.comparison_sections import comparison_sections
-from traceprof.reports.drawings import (
-    PipelineDrawing,
-    StepChart,
-    Timeline,
-    pipeline_drawings,
-    step_chart,
-    timeline,
-)
 from traceprof.reports.tracks import MAX_DRAWN, Moment, Scene
 from traceprof.structs import Record
 from traceprof.units import duration
@@ -63,7 +55,8 @@ class FindingCard(Record, frozen=True):
     """A claim, with its evidence drawn."""
 
     claim: Claim
-    evidence: tuple[tuple[str, Timeline | None], ...]  # None: not known, or too much was drawn
+    # None: not known, or too much was drawn
+    evidence: tuple[tuple[str, drawings.Timeline | None], ...]
 
 
 def render(
@@ -82,7 +75,7 @@ def render(
         "report": report,
         "chart": chart,
         "chart_rank": chart_rank,
-        "pipelines": pipeline_drawings(analysis.measured) if analysis.breakdown else [],
+        "pipelines": drawings.pipeline_drawings(analysis.measured) if analysis.breakdown else [],
         "cards": _cards((block for block in findings if isinstance(block, Claim)), scenes or {}),
         "below_findings": [block for block in findings if not isinstance(block, Claim)],
         "max_lines": _MAX_LINES,
@@ -110,9 +103,9 @@ def render_comparison(comparison: Comparison) -> str:
     return environment().get_template("comparison.html.jinja").render(page)
 
 
-def svg(drawing: PipelineDrawing | Timeline) -> str:
+def svg(drawing: drawings.PipelineDrawing | drawings.Timeline) -> str:
     """Return a drawing as an SVG file, light or dark as the page that shows it."""
-    name = "timeline" if isinstance(drawing, Timeline) else "pipeline"
+    name = "timeline" if isinstance(drawing, drawings.Timeline) else "pipeline"
     return environment().get_template("drawing.svg.jinja").render(drawing=drawing, name=name)
 
 
@@ -132,12 +125,11 @@ def environment() -> Environment:
     return environment
 
 
-def _step_chart(analysis: RunResult) -> tuple[StepChart | None, int | None]:
-    """Return the steps of the rank whose step takes longest, and its number."""
+def _step_chart(analysis: RunResult) -> tuple[drawings.StepChart | None, int | None]:
     headline = analysis.headline
     result = analysis.breakdown[0] if headline is None else headline.breakdown
     steps = judged_steps(result)
-    return (step_chart(steps), result.rank) if steps else (None, None)
+    return (drawings.step_chart(steps), result.rank) if steps else (None, None)
 
 
 def _cards(claims: Iterable[Claim], scenes: Mapping[Moment, Scene]) -> list[FindingCard]:
@@ -148,7 +140,7 @@ def _cards(claims: Iterable[Claim], scenes: Mapping[Moment, Scene]) -> list[Find
             scene = scenes.get(Moment(claim.rank, item.start_ns, item.end_ns))
             drawing = None
             if scene is not None and scene.rows:
-                drawing = timeline(scene)
+                drawing = drawings.timeline(scene)
                 num_bytes += sum(len(path) for row in drawing.rows for _, path in row.shapes)
                 drawing = drawing if num_bytes <= MAX_DRAWN_BYTES else None
             evidence.append((item.text, drawing))

@@ -82,7 +82,6 @@ def _contents(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
 
 
 def _missing(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
-    """Say what cannot be analysed and how to record it, and what to know about the data."""
     ranks = [rank for rank in run.ranks if rank.report == index]
     hosts = [rank for rank in ranks if isinstance(rank, CpuRank)]
     with_gpu = [rank for rank in ranks if rank.device is not None]
@@ -122,7 +121,6 @@ def _missing(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
 
 
 def _missing_parts(trace: Trace) -> list[str]:
-    """Return which findings a report does not allow, and what to record for them."""
     findings: dict[Part, list[str]] = {}
     for analysis in ANALYSES:
         for part in analysis.requires:
@@ -135,7 +133,6 @@ def _missing_parts(trace: Trace) -> list[str]:
 
 
 def _about_steps(trace: Trace, rank: Rank) -> str:
-    """Say how many steps a rank has, and what marks them."""
     steps, periods = _steps(trace, rank), _periods(trace, rank)
     if steps is not None:
         marked = rank.training_ranges.steps is not None

@@ -68,7 +68,6 @@ def escaped(text: str) -> str:
 
 
 def _with_items(section: Section) -> Iterator[str]:
-    """Yield a section, with the sentences before its table as a list."""
     blocks = section.blocks
     first = next(
         (at for at, block in enumerate(blocks) if isinstance(block, TableBlock)), len(blocks)
@@ -80,7 +79,6 @@ def _with_items(section: Section) -> Iterator[str]:
 
 
 def _items(blocks: Iterable[Block]) -> Iterator[str]:
-    """Yield claims, gaps and sentences as a list."""
     for block in blocks:
         if isinstance(block, Claim):
             yield from _claim(block)

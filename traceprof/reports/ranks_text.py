@@ -86,7 +86,6 @@ def rank_sections(analysis: RunResult) -> Iterator[Section]:
 
 
 def _work_table(analysis: RunResult) -> TableBlock | None:
-    """Return what ranks compute in a step, those that stand out first; None without peers."""
     rows = {row.rank: row for row in rank_work.run(analysis.measured).ranks}
     if all(row.excess_ns is None for row in rows.values()):
         return None
@@ -206,7 +205,6 @@ def _transfer_table(analysis: RunResult) -> TableBlock | None:
 
 
 def _arrived_heading(analysis: RunResult) -> str:
-    """Return the heading of the transfer table: it says how many of the ranks were captured."""
     sizes = [
         (len(waits.group.members), max(waits.group.num_ranks, len(waits.group.members)))
         for waits in analysis.ranks.waits
@@ -265,29 +263,23 @@ def _by_key(uses: Iterable[tuple[Key, int, Use]]) -> dict[Key, list[tuple[int, U
     return by_key
 
 
-def _operation(use: OperationUse) -> str:
-    if use.peer is None:
-        return use.operation
-    return f"{use.operation} {'to' if use.operation == 'Send' else 'from'} {use.peer}"
-
-
 def _groups(analysis: RunResult) -> Iterator[Section]:
-    """Yield what ranks without a GPU communicated, by process group."""
     uses_by_key = _by_key(
-        ((use.communicator or "", _operation(use)), result.rank, use)
+        ((use.communicator or "", use.operation, use.peer), result.rank, use)
         for result in analysis.measured.shown_process_groups
         for use in result.uses
     )
     ordered = sorted(uses_by_key.items(), key=lambda row: -sum(use.total_ns for _, use in row[1]))
     rows = []
-    for (_, operation), of_ranks in ordered[:_MAX_ROWS]:
+    for (_, operation, peer), of_ranks in ordered[:_MAX_ROWS]:
+        beside = "" if peer is None else f" {'to' if operation == 'Send' else 'from'} {peer}"
         uses = [use for _, use in of_ranks]
         sizes = [use.bytes for use in uses if use.bytes is not None]
         mean_ns = sum(use.total_ns for use in uses) // sum(use.count for use in uses)
         rows.append(
             (
                 one_line((uses[0].communicator_text or "-").removeprefix("group "), MAX_NAME),
-                one_line(operation, MAX_NAME),
+                one_line(f"{operation}{beside}", MAX_NAME),
                 _numbers(of_ranks),
                 _span([use.count for use in uses]),
                 size_text(max(sizes)) if len(sizes) == len(uses) else "-",
@@ -303,7 +295,7 @@ def _groups(analysis: RunResult) -> Iterator[Section]:
 def _buckets(analysis: RunResult) -> Iterator[Section]:
     uses_by_key = _by_key(
         ((-1 if use.index is None else use.index, use.bytes or 0), result.rank, use)
-        for result in analysis.buckets
+        for result in analysis.measured.buckets
         for use in result.uses
     )
     rows = []
@@ -356,7 +348,7 @@ def compute_lines(analysis: RunResult) -> list[str]:
         for result in analysis.breakdown
         if result.judged.compute_ns >= _MIN_SHARE * result.judged.window_ns
     }
-    ranks = [parts for parts in analysis.compute if parts.rank in busy and parts.total_ns]
+    ranks = [parts for parts in analysis.measured.compute if parts.rank in busy and parts.total_ns]
     if not ranks:
         return []
     longest = max(ranks, key=lambda parts: (parts.total_ns, -parts.rank))
@@ -364,8 +356,13 @@ def compute_lines(analysis: RunResult) -> list[str]:
     of_rank = f"rank {longest.rank}, " if len(analysis.breakdown) > 1 else ""
     is_all = measured.whole.compute_ns == measured.judged.compute_ns
     recorded = "" if is_all else " in all that was recorded"
+    categories = [
+        f"{category} {percent(share(total, longest.total_ns))}{_formats(category, rows, longest)}"
+        for category, rows in by_category(longest)
+        if (total := _total(rows)) >= _MIN_SPOKEN * longest.total_ns
+    ]
     return [
-        f"{of_rank}{duration(longest.total_ns)}{recorded}: {_categories(longest)}",
+        f"{of_rank}{duration(longest.total_ns)}{recorded}: {', '.join(categories)}",
         *_tensor_cores(longest),
         *([step_text(longest.in_step)] if longest.in_step is not None else []),
         *(_signature(use, longest.total_ns) for use in longest.largest),
@@ -380,17 +377,7 @@ def by_category(parts: ComputeParts) -> list[tuple[str, list[ComputePart]]]:
     return sorted(by_name.items(), key=lambda item: -_total(item[1]))
 
 
-def _categories(parts: ComputeParts) -> str:
-    words = [
-        f"{category} {percent(share(total, parts.total_ns))}{_formats(category, rows, parts)}"
-        for category, rows in by_category(parts)
-        if (total := _total(rows)) >= _MIN_SPOKEN * parts.total_ns
-    ]
-    return ", ".join(words)
-
-
 def _formats(category: str, rows: Sequence[ComputePart], parts: ComputeParts) -> str:
-    """Say what a category consists of: formats of matrices, the largest kernel of no category."""
     if category == Category.OTHER:
         for use in parts.largest:
             if kernel_kind(use.name).category == category:
@@ -473,7 +460,7 @@ _BY_NAME = "Kernels, by name"
 
 def kernel_section(analysis: RunResult) -> Section:
     """Return the kernels of the rank whose kernels take longest together, and what is left out."""
-    tables = [(sum(kernels.total_ns), kernels) for kernels in analysis.kernels]
+    tables = [(sum(kernels.total_ns), kernels) for kernels in analysis.measured.kernels]
     if not any(total for total, _ in tables):
         return section(_BY_NAME, "No kernel ran.")
     total, kernels = max(tables, key=lambda item: (item[0], -item[1].rank))
@@ -495,11 +482,17 @@ def kernel_section(analysis: RunResult) -> Section:
 
 def _reaching(analysis: RunResult, rank: int, uses: Sequence[KernelUse]) -> list[str]:
     """Say what each kernel reaches of the GPU's peak; nothing if that is known of none."""
-    launched = next((kernels for kernels in analysis.launched if kernels.rank == rank), None)
+    launched = next(
+        (kernels for kernels in analysis.measured.launched if kernels.rank == rank), None
+    )
     gpu = next((member.gpu for member in analysis.run.ranks if member.rank == rank), None)
     if launched is None:
         return []
-    texts = [_reach_text(reached(launched.of(use.name), use, gpu)) for use in uses]
+    texts = []
+    for use in uses:
+        reach = reached(launched.of(use.name), use, gpu)
+        of_peak = "" if reach is None or reach.share is None else f", {percent(reach.share)}"
+        texts.append("" if reach is None else f"{three_digits(reach.rate)} {reach.unit}{of_peak}")
     return texts if any(texts) else []
 
 
@@ -521,13 +514,6 @@ def reached(launcher: Launcher, use: KernelUse, gpu: str | None) -> Reached | No
         return None
     peak = peak_memory_gb_per_s(gpu)
     return Reached(moved, "GB/s", None if peak is None else moved / peak)
-
-
-def _reach_text(reach: Reached | None) -> str:
-    if reach is None:
-        return ""
-    share = "" if reach.share is None else f", {percent(reach.share)}"
-    return f"{three_digits(reach.rate)} {reach.unit}{share}"
 
 
 def _table(uses: Sequence[KernelUse], total_ns: int, reaching: Sequence[str]) -> TableBlock:
@@ -575,7 +561,7 @@ _MIN_MODULE = 0.01  # of the kernels: less is not worth a line
 
 def module_section(analysis: RunResult) -> Section | None:
     """Return the modules of the rank whose modules take longest; None if none is known."""
-    ranks = [(launched.in_modules_ns, launched) for launched in analysis.launched]
+    ranks = [(launched.in_modules_ns, launched) for launched in analysis.measured.launched]
     total, chosen = max(ranks, key=lambda item: (item[0], -item[1].rank), default=(0, None))
     if chosen is None or not total:
         return None
@@ -598,7 +584,7 @@ def module_section(analysis: RunResult) -> Section | None:
     return section(
         "Kernels, by module",
         f"rank {chosen.rank}, whose modules take longest together ({duration(total)})"
-        if len(analysis.launched) > 1
+        if len(analysis.measured.launched) > 1
         else None,
         table(headings, rows, text=("module",)),
         f"… and {counted(more, 'more module')}: --format json has them all" if more else None,

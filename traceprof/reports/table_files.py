@@ -104,7 +104,10 @@ def _results(analysis: Analysis, name: str) -> pd.DataFrame:
 
     frame = analysis.to_pandas(name)
     texts: dict[str, list[str | None]] = {
-        column: [_json(value) for value in frame[column]]
+        column: [
+            json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else None
+            for value in frame[column]
+        ]
         for column in nested_fields(TABLES[name].record)
     }
     if "path" in frame.columns:  # of a file, whose name need not be text
@@ -113,11 +116,6 @@ def _results(analysis: Analysis, name: str) -> pd.DataFrame:
     for column, values in texts.items():  # texts also where none is
         frame[column] = pd.Series(values, frame.index, dtype=text_dtype())
     return frame
-
-
-def _json(value: object) -> str | None:
-    is_known = isinstance(value, (list, dict))
-    return json.dumps(value, ensure_ascii=False) if is_known else None
 
 
 class _Csv:

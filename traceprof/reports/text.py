@@ -85,7 +85,6 @@ class _Line(NamedTuple):
 
 
 def _lines(blocks: Sequence[Block]) -> Iterator[_Line | TableBlock]:
-    """Yield the lines of blocks, and tables between them."""
     before = [None, *blocks]
     for previous, block in pairwise(before):
         if _stands_apart(previous, block):

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from traceprof.analyses.verdict.savings import Replay, Savings
     from traceprof.analyses.verdict.three_lines import ThreeLines
     from traceprof.reports.blocks import Cell, Section, TableBlock
-    from traceprof.run.summary import RankInfo
 
 _MIN_OUTSIDE = 0.01  # of a rank's window: less outside the training is not worth a line
 _MIN_BETWEEN = 0.03  # of the training: less between phases is not worth a line
@@ -51,13 +50,11 @@ _HEADINGS = dict(zip(PARTS, ("compute", "exposed\ncomm", "exposed\ncopy", "idle"
 
 
 def _parts(analysis: RunResult) -> dict[str, str]:
-    """Return the parts of a window with their headings: the lost one only if there is any."""
     has_lost = any(result.whole.lost_ns for result in analysis.breakdown)
     return {**_HEADINGS, LOST: "lost"} if has_lost else _HEADINGS
 
 
 def _shown(analysis: RunResult, max_ranks: int) -> list[BreakdownResult]:
-    """Return the ranks that a table shows: all in order, or those that a few must show."""
     by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
     if max_ranks >= len(by_rank):
         return by_rank
@@ -70,17 +67,21 @@ def parts_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> TableBlock:
     """Return the parts of the judged time: a line for each rank."""
     kind, parts = str(judged_kind(analysis.breakdown)), _parts(analysis)
     ranks = {rank.rank: rank for rank in analysis.run.ranks}
-    rows: list[tuple[Cell, ...]] = [
-        (
-            str(result.rank),
-            _device(ranks[result.rank]),
-            duration(result.judged.window_ns),
-            bar_of(result.judged),
-            *(_share_of_window(result.judged, part) for part in parts),
-            _hidden(result.judged),
+    rows: list[tuple[Cell, ...]] = []
+    for result in _shown(analysis, max_ranks):
+        judged, rank = result.judged, ranks[result.rank]
+        gpu = f"{rank.device} {one_line(rank.gpu or '', MAX_NAME)}".strip()
+        hidden = judged.hidden_fraction
+        rows.append(
+            (
+                str(result.rank),
+                "CPU" if rank.device is None else gpu,
+                duration(judged.window_ns),
+                bar_of(judged),
+                *(percent(judged.fraction(part)) if judged.window_ns else "-" for part in parts),
+                "-" if hidden is None else percent(hidden),
+            )
         )
-        for result in _shown(analysis, max_ranks)
-    ]
     headings = ("rank", "GPU", kind, "", *parts.values(), "comm\nhidden")
     return table(headings, rows, text=("",), cut=("GPU",))
 
@@ -93,9 +94,8 @@ def left_out_ranks(analysis: RunResult, max_ranks: int = MAX_RANKS) -> list[str]
 
 def below_the_table(analysis: RunResult) -> list[str]:
     """Return notes on ranks left out of the table, and on the time outside the training."""
-    lines = left_out_ranks(analysis)
     by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
-    return [*lines, *outside_the_training(by_rank)]
+    return [*left_out_ranks(analysis), *outside_the_training(by_rank)]
 
 
 def outside_the_training(results: Sequence[BreakdownResult]) -> list[str]:
@@ -136,7 +136,6 @@ def outside_the_training(results: Sequence[BreakdownResult]) -> list[str]:
 
 
 def _made_of(part: Measures, around: Surroundings | None) -> str:
-    """Return the parts of a time outside the training, longest first."""
     num_bytes = 0 if around is None else around.bytes_to_gpu  # also 0 if sizes are unknown
     uploaded = f", {size_text(num_bytes)} to the GPU" if num_bytes else ""
     shares = [
@@ -159,23 +158,6 @@ def _idle_causes(part: Measures, around: Surroundings | None) -> str:
         if 10 * idle_ns >= part.idle_ns
     ]
     return f" ({', '.join(words)})" if words else ""
-
-
-def _device(rank: RankInfo) -> str:
-    if rank.device is None:
-        return "CPU"
-    return f"{rank.device} {one_line(rank.gpu or '', MAX_NAME)}".strip()
-
-
-def _share_of_window(measures: Measures, measure: str) -> str:
-    value = int(getattr(measures, measure))
-    return percent(value / measures.window_ns) if measures.window_ns else "-"
-
-
-def _hidden(measures: Measures) -> str:
-    if not measures.communication_ns:
-        return "-"
-    return percent(measures.overlapped_communication_ns / measures.communication_ns)
 
 
 def steps_section(analysis: RunResult) -> Section | None:
@@ -237,12 +219,11 @@ def about_steps(result: BreakdownResult, lengths: StepLengths) -> list[str]:
 
 def where_it_went(measures: Measures) -> str:
     """Return the parts of a time, such as `75 % idle`, in the order of the tables."""
-    parts = [
-        f"{percent(getattr(measures, name) / measures.window_ns)} {SPOKEN[name]}"
+    return ", ".join(
+        f"{percent(share)} {SPOKEN[name]}"
         for name in (*PARTS, LOST)
-        if measures.window_ns and getattr(measures, name) / measures.window_ns >= _MIN_SPOKEN
-    ]
-    return ", ".join(parts)
+        if (share := measures.fraction(name)) >= _MIN_SPOKEN
+    )
 
 
 def headline_lines(analysis: RunResult) -> list[str]:
@@ -303,7 +284,6 @@ def where_lines(analysis: RunResult) -> list[str]:
 
 
 def _silent_lines(analysis: RunResult) -> list[str]:
-    """Say which processes launched much and have no operation; those that are no ranks."""
     are_ranks = {(rank.report, rank.pid) for rank in analysis.run.ranks}
     silent = {
         pid: num
@@ -397,7 +377,7 @@ def slow_steps_section(analysis: RunResult) -> Section | None:
 def slow_steps_lines(analysis: RunResult) -> list[str]:
     """Return which steps are slow and why, in three lines at most, the costliest first."""
     groups: dict[tuple[str, str | None], _Group] = defaultdict(lambda: defaultdict(list))
-    for of_rank in analysis.slow_steps:
+    for of_rank in analysis.measured.slow_steps:
         for step in of_rank.steps:
             groups[step.cause, step.label][of_rank.rank].append(step)
     ordered = sorted(groups.items(), key=lambda item: -max(map(_extra_ns, item[1].values())))
@@ -420,7 +400,10 @@ def _line(unit: StepUnit, cause: str, label: str | None, by_rank: _Group) -> str
     extra = duration(_extra_ns(steps) // len(steps))
     usual = duration(steps[0].step_ns - steps[0].extra_ns)
     if len(steps) == 1:
-        took = f"{unit.word} {_number(steps[0])} of {where}: {extra} more than the median {usual}"
+        number = _numbers(steps)
+        if steps[0].host_number not in {None, steps[0].number}:
+            number += f" (while the GPU was at step {steps[0].number})"
+        took = f"{unit.word} {number} of {where}: {extra} more than the median {usual}"
     else:
         took = (
             f"{unit.several} {_numbers(steps)} of {where}: {extra} more each than the median"
@@ -435,12 +418,6 @@ def _line(unit: StepUnit, cause: str, label: str | None, by_rank: _Group) -> str
 
 def _extra_ns(steps: Sequence[SlowStep]) -> int:
     return sum(step.extra_ns for step in steps)
-
-
-def _number(step: SlowStep) -> str:
-    if step.host_number in {None, step.number}:
-        return str(step.number)
-    return f"{step.host_number} (while the GPU was at step {step.number})"
 
 
 def _numbers(steps: Sequence[SlowStep]) -> str:

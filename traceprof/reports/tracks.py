@@ -208,13 +208,9 @@ def host_tracks(rank: Rank) -> Iterator[Track]:
     calls = None if isinstance(rank, CpuRank) and not rank.trace.api_names else rank.calls
     if calls is None or len(calls) == 0:
         return
-    start, end = calls.start_ns, calls.end_ns
     index, names = _numbered(calls.name, rank.trace.api_names, "(unnamed call)")
-    for rows in groups(calls.thread):
-        thread = int(calls.thread[rows[0]])
-        yield _host_track(
-            rank, thread, "CUDA calls", True, rows, start, end, index, names, EventKind.CALL
-        )
+    spans = calls.start_ns, calls.end_ns
+    yield from _thread_tracks(rank, "CUDA calls", calls.thread, spans, index, names, EventKind.CALL)
 
 
 def _range_tracks(rank: Rank) -> Iterator[Track]:
@@ -228,9 +224,8 @@ def _range_tracks(rank: Rank) -> Iterator[Track]:
     for rows in groups(table.thread, table.nests.astype(np.int64)):
         thread, nests = int(table.thread[rows[0]]), bool(table.nests[rows[0]])
         what = "ranges" if nests else "ranges started and ended"
-        yield _host_track(
-            rank, thread, what, nests, rows, table.start_ns, end, table.name, table.names
-        )
+        spans = table.start_ns, end
+        yield _host_track(rank, what, thread, nests, rows, spans, table.name, table.names)
 
 
 def operator_tracks(rank: Rank) -> Iterator[Track]:
@@ -239,11 +234,8 @@ def operator_tracks(rank: Rank) -> Iterator[Track]:
     if operators is None:
         return
     thread, name = operators.packed_thread.values, operators.packed_name.values
-    start, end = operators.start_ns, operators.end_ns
-    for rows in groups(thread):
-        yield _host_track(
-            rank, int(thread[rows[0]]), OPERATORS, True, rows, start, end, name, operators.names
-        )
+    spans = operators.start_ns, operators.end_ns
+    yield from _thread_tracks(rank, OPERATORS, thread, spans, name, operators.names)
 
 
 def mark_tracks(rank: Rank) -> Iterator[Track]:
@@ -251,35 +243,39 @@ def mark_tracks(rank: Rank) -> Iterator[Track]:
     marks = rank.trace.marks(rank.process)
     if marks is None:
         return
-    for rows in groups(marks.thread):
-        thread, times = int(marks.thread[rows[0]]), marks.time_ns
-        yield _host_track(
-            rank,
-            thread,
-            "marks",
-            False,
-            rows,
-            times,
-            times,
-            marks.name,
-            marks.names,
-            EventKind.MARK,
-        )
+    times = marks.time_ns, marks.time_ns
+    yield from _thread_tracks(
+        rank, "marks", marks.thread, times, marks.name, marks.names, EventKind.MARK
+    )
+
+
+def _thread_tracks(
+    rank: Rank,
+    what: str,
+    thread: Int64,
+    spans: tuple[Int64, Int64],
+    name: Int32 | Int64,
+    names: Sequence[str],
+    category: EventKind = EventKind.RANGE,
+) -> Iterator[Track]:
+    nests = category is not EventKind.MARK
+    for rows in groups(thread):
+        number = int(thread[rows[0]])
+        yield _host_track(rank, what, number, nests, rows, spans, name, names, category)
 
 
 def _host_track(
     rank: Rank,
-    thread: int,
     what: str,
+    thread: int,
     nests: bool,
     rows: Int64,
-    start_ns: Int64,
-    end_ns: Int64,
+    spans: tuple[Int64, Int64],
     name: Int32 | Int64,
     names: Sequence[str],
     category: EventKind = EventKind.RANGE,
 ) -> Track:
-    number = rank.trace.thread_number(thread)
+    number, (start_ns, end_ns) = rank.trace.thread_number(thread), spans
     order = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]
     return Track(
         f"thread {number}: {what}",
@@ -364,7 +360,10 @@ def rank_scenes(rank: Rank, places: Sequence[Moment]) -> Iterator[Scene]:
     """Yield what ran around these places, each track unpacked once."""
     if not places:
         return
-    spans = {place: _span(place) for place in places}
+    spans = {}
+    for place in places:
+        margin = max(round((place.end_ns - place.start_ns) * _MARGIN), _MIN_MARGIN_NS)
+        spans[place] = place.start_ns - margin, place.end_ns + margin
     streams: dict[Moment, list[Track]] = {place: [] for place in places}
     threads: dict[Moment, list[Track]] = {place: [] for place in places}
     for rows, tracks in ((streams, gpu_tracks(rank)), (threads, host_tracks(rank))):
@@ -399,11 +398,6 @@ def _busiest_threads(tracks: Sequence[Track]) -> list[Track]:
     )
     kept = [track for track in tracks if track.number in threads[:_MAX_THREADS]]
     return sorted(kept, key=lambda track: (track.number, -track.category[0]))
-
-
-def _span(place: Moment) -> tuple[int, int]:
-    margin = max(round((place.end_ns - place.start_ns) * _MARGIN), _MIN_MARGIN_NS)
-    return place.start_ns - margin, place.end_ns + margin
 
 
 def _by_depth(track: Track) -> Iterator[Track]:

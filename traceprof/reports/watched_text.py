@@ -12,7 +12,7 @@ from traceprof.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceprof.documents.watched import SilentRank, SlowLoader, SlowRank, StuckRank, Watched
+    from traceprof.documents.watched import SilentRank, SlowLoader, SlowRank, Watched
     from traceprof.reports.blocks import Block
 
 _MAX_ENTRIES = 10
@@ -30,15 +30,39 @@ class Verdict(NamedTuple):
 
 def verdicts(watched: Watched) -> list[Verdict]:
     """Return who was slow, waited for its loader, did not answer or got no further."""
-    lines: tuple[tuple[SlowRank | SlowLoader | SilentRank, str], ...] = (
-        *((one, _slow_line(one)) for one in watched.slow),
-        *((one, _loader_line(one)) for one in watched.slow_loaders),
-        *((one, _silent_line(one)) for one in watched.silent),
-    )
     return [
-        *(Verdict(one.rank, one.since_step, one.until_step, line) for one, line in lines),
-        *(Verdict(one.rank, one.after_step, None, _stuck_line(one)) for one in watched.stuck),
+        *(
+            _since(
+                one,
+                f"computes {one.own_ns / max(one.peers_own_ns, 1):.2f} x its peers{_span(one)}"
+                f" ({duration(one.own_ns)} to {duration(one.peers_own_ns)}); the others wait"
+                f" {duration(one.others_wait_ns)} a step for it",
+            )
+            for one in watched.slow
+        ),
+        *(
+            _since(
+                one,
+                f"waits {duration(one.loader_ns)} a step for its loader{_span(one)}, its peers"
+                f" {duration(one.peers_loader_ns)}",
+            )
+            for one in watched.slow_loaders
+        ),
+        *(_since(one, f"did not answer{_span(one)}") for one in watched.silent),
+        *(
+            Verdict(
+                one.rank,
+                one.after_step,
+                None,
+                f"Rank {one.rank} got no further than {one.line} after step {one.after_step}.",
+            )
+            for one in watched.stuck
+        ),
     ]
+
+
+def _since(one: SlowRank | SlowLoader | SilentRank, what: str) -> Verdict:
+    return Verdict(one.rank, one.since_step, one.until_step, f"Rank {one.rank} {what}.")
 
 
 def render(watched: Watched) -> str:
@@ -62,37 +86,12 @@ def _about(watched: Watched) -> str:
     return f"{watched.path}  {windows} of steps up to {last}, by instrument.watch{after}"
 
 
-def _slow_line(one: SlowRank) -> str:
-    times = one.own_ns / max(one.peers_own_ns, 1)
-    return (
-        f"Rank {one.rank} computes {times:.2f} x its peers{_span(one)} ({duration(one.own_ns)} to"
-        f" {duration(one.peers_own_ns)}); the others wait {duration(one.others_wait_ns)} a step"
-        " for it."
-    )
-
-
-def _loader_line(one: SlowLoader) -> str:
-    return (
-        f"Rank {one.rank} waits {duration(one.loader_ns)} a step for its loader{_span(one)}, its"
-        f" peers {duration(one.peers_loader_ns)}."
-    )
-
-
-def _silent_line(one: SilentRank) -> str:
-    return f"Rank {one.rank} did not answer{_span(one)}."
-
-
-def _stuck_line(one: StuckRank) -> str:
-    return f"Rank {one.rank} got no further than {one.line} after step {one.after_step}."
-
-
 def _span(one: SlowRank | SlowLoader | SilentRank) -> str:
     since = f"since step {one.since_step}"
     return f" {since}" if one.until_step is None else f" {since}, up to step {one.until_step}"
 
 
 def _ranks(watched: Watched) -> Iterator[Block | str]:
-    """Yield the table of ranks, those that were slow or silent first."""
     parts = (watched.slow, watched.slow_loaders, watched.silent)
     named = dict.fromkeys(one.rank for part in parts for one in part)
     by_rank = {one.rank: one for one in watched.ranks}

@@ -58,7 +58,6 @@ def _blocks(answers: Asked) -> Iterator[Block]:
 
 
 def _answered(whatif: WhatIf) -> Iterator[Block]:
-    """Yield the answers and their notes."""
     shown = [
         answer for answer in whatif.answers if not answer.is_too_small and answer.refused is None
     ]
@@ -81,7 +80,6 @@ def _remedy(how_to_collect: str) -> Paragraph:
 
 
 def _refused(answers: Sequence[Answer]) -> Iterator[Block]:
-    """Yield which answers are refused, each reason once, and what to record for them."""
     refused = [answer for answer in answers if answer.refused is not None]
     by_reason: dict[str, list[str]] = {}
     for answer in refused:
@@ -120,7 +118,6 @@ def _answers(answers: list[Answer], subject: str) -> TableBlock:
 
 
 def _step_path(path: StepPath) -> Iterator[Block]:
-    """Yield the longest parts of a step's critical path, in the order of time."""
     shown = sorted(path.parts, key=lambda part: part.start_ns - part.end_ns)[:_MAX_PARTS]
     num, length = len(path.parts), duration(path.length_ns)
     rest = "" if num <= _MAX_PARTS else f", the {_MAX_PARTS} longest of them"

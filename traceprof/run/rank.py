@@ -86,6 +86,10 @@ class Window(Record, frozen=True):
         """Its length."""
         return self.end_ns - self.start_ns
 
+    def clip(self, covered: Intervals) -> Intervals:
+        """Return the part of some time that lies in the window."""
+        return intervals.clip(covered, self.start_ns, self.end_ns)
+
     def holds_start(self, start_ns: Int64) -> Mask:
         """Return which starts lie in the window, bool[n]; a whole one includes its very end."""
         stop = self.end_ns + self.is_whole

@@ -26,7 +26,7 @@ def made(id_: str, rank: int = 0) -> Finding:
 def test_time_of_real_exports_is_attributed(real_trace: Path) -> None:
     with analysis_of(real_trace) as analysis:
         result = analysis.result
-    attributed = {(one.rank, str(one.part)): one for one in result.attributions}
+    attributed = {(one.rank, str(one.part)): one for one in result.verdict.attributions}
     for rank in result.breakdown:
         judged = rank.judged
         for part, part_ns in (

@@ -155,7 +155,7 @@ def test_real_phases_are_those_of_the_reference(names: list[str], traces: Path) 
     paths = [traces / f"{name}.sqlite" for name in names]
     analysis = analyze_reports(paths, _OPTIONS)
     breakdowns = {result.rank: result for result in analysis.breakdown}
-    measured = {result.rank: result for result in analysis.step_totals}
+    measured = {result.rank: result for result in analysis.measured.step_totals}
     num_in_phase = 0
     for rank in analysis.run.ranks:
         key = (rank.process, known(rank.device))

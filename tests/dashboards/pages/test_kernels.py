@@ -70,7 +70,7 @@ def test_compute_adds_up_to_that_of_the_breakdown(analysis: Analysis) -> None:
     shown = rows(analysis, Address(), of_compute=True)
     assert sum(row["total_ns"] for row in shown) == pytest.approx(sum(computed) / len(computed))
     assert sum(row["share"] for row in shown) == pytest.approx(1)
-    (alone,) = (parts for parts in analysis.result.compute if parts.rank == 1)
+    (alone,) = (parts for parts in analysis.measured.compute if parts.rank == 1)
     of_one = rows(analysis, Address(rank=(1,)), of_compute=True)
     assert [row["total_ns"] for row in of_one] == pytest.approx(
         [part.total_ns for part in alone.parts]
@@ -109,13 +109,13 @@ def test_kernels_reach_a_share_of_the_peak_where_shapes_say_it(tmp_path: Path) -
 def test_what_a_step_reaches_of_the_peak_is_said_as_in_the_report() -> None:
     options = Options(savings=False, flops_per_step=4e12)
     with closing(analyze(SLOWED, options=options)) as analysis:
-        longest = max(analysis.result.compute, key=lambda parts: parts.total_ns)
+        longest = max(analysis.measured.compute, key=lambda parts: parts.total_ns)
         assert longest.in_step is not None
         said = step_text(longest.in_step)
         assert said in compute_lines(analysis.result)
         assert f"an MFU of {percent(known(longest.in_step.mfu))}" in said
         assert f"Rank {longest.rank}: {said}." in text(kernels.layout(View(analysis, Address())))
-        (other,) = (parts for parts in analysis.result.compute if parts is not longest)
+        (other,) = (parts for parts in analysis.measured.compute if parts is not longest)
         alone = text(kernels.layout(View(analysis, Address(rank=(other.rank,)))))
         assert f"A{step_text(known(other.in_step))[1:]}." in alone
         middle = analysis.result.breakdown[0].whole.window_start_ns
@@ -128,7 +128,7 @@ def test_without_flops_nothing_is_said_of_the_peak(analysis: Analysis) -> None:
 
 
 def test_times_are_the_means_over_the_ranks_chosen(analysis: Analysis) -> None:
-    tables = analysis.result.kernels
+    tables = analysis.measured.kernels
     expected: dict[str, int] = {}
     for table in tables:
         for use in table:
@@ -271,7 +271,7 @@ def test_the_modules_of_the_model_are_a_tree(traces: Path) -> None:
     if not path.exists():
         pytest.skip("TRACEPROF_TRACES has no h100_timesformer")
     with analysis_of(path) as analysis:
-        (launched,) = analysis.result.launched
+        (launched,) = analysis.measured.launched
         grids = named(kernels.layout(View(analysis, Address("/kernels"))), "AgGrid")
         (grid,) = (grid for grid in grids if grid.id["name"] == "modules")
         assert [row["path"] for row in grid.rowData] == [use.module for use in launched.modules]

@@ -211,7 +211,7 @@ def finding_cards(tree: Any) -> list[Any]:
 
 def test_every_large_part_is_owned(analysis: Analysis) -> None:
     shown = text(overview.layout(View(analysis, Address())))
-    for owner in analysis.result.attributions:
+    for owner in analysis.result.verdict.attributions:
         if owner.finding is None:
             assert f"is {owner.part} that no finding accounts for" in shown
         else:

@@ -216,7 +216,7 @@ def test_the_launching_code_of_a_kernel_and_the_rows_of_operators(traces: Path) 
     if not path.exists():
         pytest.skip("TRACEPROF_TRACES has no h100_timesformer")
     with analysis_of(path) as analysis:
-        (launched,) = analysis.result.launched
+        (launched,) = analysis.measured.launched
         rank = analysis.run.ranks[0]
         kernels = rank.operations.kernels
         names = [rank.kernel_names[id_] for id_ in kernels.name_of_signature.tolist()]

@@ -8,23 +8,13 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from traceprof import findings as f
-from traceprof import intervals
+from traceprof.analyses.exposed_communication import reasons
 from traceprof.analyses.exposed_communication.reasons import (
-    MIN_SHARE,
     PAGE,
     ExposedOperations,
     LinkRate,
     Reason,
     Remedy,
-    advice,
-    costliest,
-    cpu_advice,
-    cpu_remedies,
-    evidence,
-    exposed_operations,
-    link_rate,
-    remedies,
-    title,
 )
 from traceprof.analyses.links.link_findings import longest
 from traceprof.analyses.links.link_usage import peaks_by_scope
@@ -158,8 +148,8 @@ class ExposedCommunicationResult(CostResult, frozen=True):
     def remedies(self) -> tuple[Remedy, ...]:
         """What can be done about it."""
         if self.operations is None:
-            return cpu_remedies(self.host_operations)
-        return remedies(
+            return reasons.cpu_remedies(self.host_operations)
+        return reasons.remedies(
             self.operations, self.rate, is_pytorch=self.is_pytorch, has_compute=self.compute_ns > 0
         )
 
@@ -167,21 +157,22 @@ class ExposedCommunicationResult(CostResult, frozen=True):
 def run(rank: Rank, window: Window) -> ExposedCommunicationResult:
     """Measure a window of a rank."""
     exposed, communication, compute = (
-        intervals.clip(covered, window.start_ns, window.end_ns)
-        for covered in (rank.exposed, rank.communication, rank.compute)
+        window.clip(covered) for covered in (rank.exposed, rank.communication, rank.compute)
     )
     communication_ns, compute_ns = communication.measure_ns, compute.measure_ns
-    operations = None if rank.device is None else exposed_operations(rank, window)
+    operations = None if rank.device is None else reasons.exposed_operations(rank, window)
     exposed_ns, possible_ns = exposed.measure_ns, min(compute_ns, communication_ns)
+    num_graphs = len(rank.operations.graphs)
+    num_known = sum(num_inside(spans, window) for spans in rank.counted) if num_graphs else 0
     metrics = ExposedCommunicationMetrics(
         exposed_ns=exposed_ns,
         fraction=f.share(exposed_ns, communication_ns),
         overlap_efficiency=(communication_ns - exposed_ns) / possible_ns if possible_ns else None,
-        **_reasons(operations, exposed_ns),  # type: ignore[arg-type]
+        **_by_metric(operations, exposed_ns),  # type: ignore[arg-type]
         busbw_gb_per_s=None,
         peak_gb_per_s=None,
         per_step_ns=covered_per_step(rank, window, rank.exposed),
-        coverage=_coverage(rank, window) if len(rank.operations.graphs) else 1.0,
+        coverage=num_known / (num_known + num_graphs) if num_graphs else 1.0,
     )
     return ExposedCommunicationResult(
         rank=rank.rank,
@@ -211,17 +202,17 @@ def refined(
     waiting = result.operations.waiting_by(ranks.waits_of(result.rank), ranks.ranks)
     operations = replace(result.operations, waiting=waiting)
     moving = operations.by_reason()[Reason.WAITING + 1 :].sum(axis=0)
-    rate = link_rate(
-        costliest(operations.kind, moving), ranks.transfers_of(result.rank), result.peaks_gb_per_s
-    )
+    costliest = reasons.costliest(operations.kind, moving)
+    transfers = ranks.transfers_of(result.rank)
+    rate = reasons.link_rate(costliest, transfers, result.peaks_gb_per_s)
     metrics = structs.replace(
         result.metrics,
-        **_reasons(operations, result.metrics.exposed_ns),
+        **_by_metric(operations, result.metrics.exposed_ns),
         busbw_gb_per_s=None if rate is None else rate.busbw_gb_per_s,
         peak_gb_per_s=None if rate is None else rate.peak_gb_per_s,
     )
     # Where nearly all of it is waiting, no link makes it shorter.
-    matters = int(moving.sum()) > MIN_SHARE * result.metrics.exposed_ns
+    matters = int(moving.sum()) > reasons.MIN_SHARE * result.metrics.exposed_ns
     return replace(result, operations=operations, metrics=metrics, rate=rate if matters else None)
 
 
@@ -240,29 +231,22 @@ def findings(result: ExposedCommunicationResult) -> list[f.Finding | f.NotApplic
     )
     metrics = result.metrics
     if operations is None:
-        lines = cpu_advice(result.host_operations)
+        lines = reasons.cpu_advice(result.host_operations)
         return f.costly(ID, result, claim, exposed_ns, metrics, result.longest, lines)
-    claim = title(claim, operations, result.rate, has_compute=has_compute)
-    lines = advice(operations, result.rate, result.remedies, result.how_to_collect)
-    return f.costly(ID, result, claim, exposed_ns, metrics, evidence(operations), lines)
+    claim = reasons.title(claim, operations, result.rate, has_compute=has_compute)
+    lines = reasons.advice(operations, result.rate, result.remedies, result.how_to_collect)
+    return f.costly(ID, result, claim, exposed_ns, metrics, reasons.evidence(operations), lines)
 
 
-def _reasons(operations: ExposedOperations | None, exposed_ns: int) -> dict[str, int | None]:
-    """Return the metric of each reason; None if it cannot be known."""
+def _by_metric(operations: ExposedOperations | None, exposed_ns: int) -> dict[str, int | None]:
+    by_metric: dict[str, int | None] = dict.fromkeys(reason.metric for reason in Reason)
     if operations is None:
-        unknown: dict[str, int | None] = dict.fromkeys(reason.metric for reason in Reason)
-        return {**unknown, Reason.UNKNOWN.metric: exposed_ns}
+        return {**by_metric, Reason.UNKNOWN.metric: exposed_ns}
     totals = operations.by_reason().sum(axis=1).tolist()
-    reasons = {reason.metric: totals[reason] for reason in Reason}
+    by_metric |= {reason.metric: totals[reason] for reason in Reason}
     if operations.waiting.why_unknown is not None:
-        reasons[Reason.WAITING.metric] = None
-    return reasons
-
-
-def _coverage(rank: Rank, window: Window) -> float:
-    """Return the share of operations whose kind is known: a whole graph may hide communication."""
-    num_known = sum(num_inside(spans, window) for spans in rank.counted)
-    return num_known / (num_known + len(rank.operations.graphs))
+        by_metric[Reason.WAITING.metric] = None
+    return by_metric
 
 
 def _host_operations(rank: Rank, window: Window) -> frozenset[str]:
@@ -275,7 +259,6 @@ def _host_operations(rank: Rank, window: Window) -> frozenset[str]:
 
 
 def _why_unjudged(result: ExposedCommunicationResult) -> tuple[str, str] | None:
-    """Return what is missing to judge, and how to collect it; None if nothing is."""
     if not result.num_operations and result.has_gpu:
         return None
     if not result.communication_ns and not result.has_gpu:

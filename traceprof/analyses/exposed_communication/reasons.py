@@ -504,7 +504,6 @@ def advice(
 def _of_pytorch(
     reason: Reason, kind: str | None, operations: ExposedOperations
 ) -> tuple[Remedy, ...]:
-    """Return what fits the operations that make most of a reason; empty if nothing does better."""
     if reason is Reason.SAME_STREAM and kind != PEER_COPY:
         return (Remedy.EXCHANGES if kind in _EXCHANGE else Remedy.ASYNC,)
     if reason in {Reason.QUEUED, Reason.TRANSFER}:

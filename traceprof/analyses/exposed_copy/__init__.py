@@ -9,13 +9,7 @@ import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
-from traceprof.analyses.exposed_copy.attribution import (
-    MIN_COPIES,
-    MIN_STEPS,
-    copy_owners,
-    gradient_copies,
-    is_memory_known,
-)
+from traceprof.analyses.exposed_copy import attribution
 from traceprof.analyses.remedies import DATA_REGION
 from traceprof.analyses.results import CostResult
 from traceprof.errors import one_line
@@ -33,8 +27,7 @@ from traceprof.units import duration, percent, size_text, times
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from traceprof.analyses.exposed_copy.attribution import CopyOwners
-    from traceprof.intervals import Int32, Int64
+    from traceprof.intervals import Int32
     from traceprof.run.rank import Rank, Window
 
 _SHARDED = (PlaceKind.FSDP, PlaceKind.DEEPSPEED)
@@ -58,11 +51,11 @@ class CopyPart(Record, frozen=True):
     evidence: tuple[Evidence, ...]
 
 
-def copy_parts(rank: Rank, window: Window, owners: CopyOwners) -> tuple[CopyPart, ...]:
+def copy_parts(rank: Rank, window: Window, owners: attribution.CopyOwners) -> tuple[CopyPart, ...]:
     """Return the exposed copies by kind, the longest exposed first."""
     is_gradient = owners.direction == DIRECTIONS.index("d2d")
     if is_gradient.any():
-        is_gradient &= is_in(owners.copy, gradient_copies(rank))
+        is_gradient &= is_in(owners.copy, attribution.gradient_copies(rank))
     known, at = places(rank), _places(rank, owners)
     is_sharded = np.array([*(kind in _SHARDED for kind in known.kinds), False], np.bool_)
     is_offload = is_sharded[at] & (owners.direction <= DIRECTIONS.index("d2h"))
@@ -72,7 +65,8 @@ def copy_parts(rank: Rank, window: Window, owners: CopyOwners) -> tuple[CopyPart
     number = np.ravel_multi_index([key.astype(np.int64) for key in keys], sizes)
     parts = []
     for part in distinct_values(number).tolist():
-        chosen = number == part
+        chosen = np.flatnonzero(number == part)
+        longest = chosen[intervals.largest(owners.exposed_ns[chosen], MAX_EVIDENCE)]
         direction, memory, same, gradient, offload = map(int, np.unravel_index(part, sizes))
         size = intervals.total(owners.bytes[chosen])
         busy = intervals.union(owners.start_ns[chosen], owners.end_ns[chosen]).measure_ns
@@ -84,17 +78,24 @@ def copy_parts(rank: Rank, window: Window, owners: CopyOwners) -> tuple[CopyPart
                 is_gradient=bool(gradient),
                 is_offload=bool(offload),
                 exposed_ns=int(owners.exposed_ns[chosen].sum()),
-                num_copies=int(chosen.sum()),
+                num_copies=len(chosen),
                 bytes=size,
                 gb_per_s=size / busy if busy else None,
                 place=known.most_of(at[chosen], owners.exposed_ns[chosen]),
-                evidence=_evidence(rank, window, owners, np.flatnonzero(chosen)),
+                evidence=tuple(
+                    Evidence(
+                        max(int(owners.start_ns[index]), window.start_ns),
+                        min(int(owners.end_ns[index]), window.end_ns),
+                        _label(rank, owners, index),
+                    )
+                    for index in longest.tolist()
+                ),
             )
         )
     return tuple(sorted(parts, key=lambda part: -part.exposed_ns))
 
 
-def _places(rank: Rank, owners: CopyOwners) -> Int32:
+def _places(rank: Rank, owners: attribution.CopyOwners) -> Int32:
     """Return the place of each owner's launch, int32[n]."""
     _, copies, memsets, _ = rank.launched_by
     is_memset = owners.direction == DIRECTIONS.index("memset")
@@ -104,21 +105,7 @@ def _places(rank: Rank, owners: CopyOwners) -> Int32:
     return places_of_calls(rank, call)
 
 
-def _evidence(
-    rank: Rank, window: Window, owners: CopyOwners, chosen: Int64
-) -> tuple[Evidence, ...]:
-    longest = chosen[intervals.largest(owners.exposed_ns[chosen], MAX_EVIDENCE)]
-    return tuple(
-        Evidence(
-            max(int(owners.start_ns[index]), window.start_ns),
-            min(int(owners.end_ns[index]), window.end_ns),
-            _label(rank, owners, index),
-        )
-        for index in longest.tolist()
-    )
-
-
-def _label(rank: Rank, owners: CopyOwners, index: int) -> str:
+def _label(rank: Rank, owners: attribution.CopyOwners, index: int) -> str:
     num_bytes = int(owners.bytes[index])
     size = f", {size_text(num_bytes)}" if num_bytes else ""
     if DIRECTIONS[owners.direction[index]] == "memset":
@@ -324,15 +311,6 @@ def advice(parts: Sequence[CopyPart], hideable_ns: int, *, is_pytorch: bool) -> 
     return tuple(lines)
 
 
-def page_advice() -> list[str]:
-    """Return all pieces of advice, for the page."""
-    return [
-        f"**{cause.name[0].upper()}{cause.name[1:]}**: {cause.why}. PyTorch: {cause.torch}"
-        + (f". Elsewhere: {cause.other}" if cause.other else "")
-        for cause in CAUSES
-    ]
-
-
 ID = "exposed-copy"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 READS: tuple[str, ...] = ()
@@ -364,8 +342,8 @@ class ExposedCopyMetrics(f.Metrics):
     gradient_ns: Annotated[
         f.Ns,
         "the exposed part in copies of gradients out of the buckets in which they were reduced: at"
-        f" least {MIN_COPIES} consecutive copies within the GPU on the compute stream, of the same"
-        " sizes in every step, after its last AllReduce and before the optimizer",
+        f" least {attribution.MIN_COPIES} consecutive copies within the GPU on the compute stream,"
+        " of the same sizes in every step, after its last AllReduce and before the optimizer",
     ]
     hideable_ns: Annotated[
         f.Ns,
@@ -408,8 +386,8 @@ class ExposedCopyResult(CostResult, frozen=True):
 
 def run(rank: Rank, window: Window) -> ExposedCopyResult:
     """Measure the copies that nothing hides in the window."""
-    owners = copy_owners(rank, window)
-    known_ns = int(owners.exposed_ns[is_memory_known(rank, owners)].sum())
+    owners = attribution.copy_owners(rank, window)
+    known_ns = int(owners.exposed_ns[attribution.is_memory_known(rank, owners)].sum())
     parts = copy_parts(rank, window, owners)
     beside = concurrency(rank, window)
     of_kind = {row.kind: row for row in beside}
@@ -490,7 +468,11 @@ def _title(result: ExposedCopyResult, cause: CopyCause, parts: Sequence[CopyPart
 
 
 PAGE = {
-    "min_copies": str(MIN_COPIES),
-    "min_steps": str(MIN_STEPS),
-    "advice": f.bullets(page_advice()),
+    "min_copies": str(attribution.MIN_COPIES),
+    "min_steps": str(attribution.MIN_STEPS),
+    "advice": f.bullets(
+        f"**{cause.name[0].upper()}{cause.name[1:]}**: {cause.why}. PyTorch: {cause.torch}"
+        + (f". Elsewhere: {cause.other}" if cause.other else "")
+        for cause in CAUSES
+    ),
 }

@@ -240,13 +240,11 @@ class _Between:
         return np.full(len(self.ranges.start_ns), -1, np.int64)
 
     def _launches(self, group: int, index: Int64) -> tuple[Int64, Int64]:
-        """Return when operations were launched, and in which step; -1 for none."""
         launch = self.calls.start_ns.take(self.launched_by[group].take(index))
         step_of = partial(intervals.holder, self.ranges.start_ns, self.ranges.end_ns)
         return launch, by_rows(step_of, launch)
 
     def _keys(self, group: int, index: Int64) -> tuple[Int64, ...]:
-        """Return what operations of one group are ordered by, for `lexsort`."""
         call, operations = self.launched_by[group][index], self.groups[group]
         return (
             operations.ends(index),

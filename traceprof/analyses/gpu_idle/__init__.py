@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from traceprof.analyses.gpu_idle.advice import (
     page_advice,
     unknown_advice,
 )
-from traceprof.analyses.results import RankResult
+from traceprof.analyses.results import CostResult
 from traceprof.errors import one_line
 from traceprof.host import stalls
 from traceprof.host.host_code import MAX_BETWEEN_MARKERS_NS
@@ -40,14 +40,6 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank
 
 
-class WithCauses(Protocol):
-    """The idle time of a rank's mean steady step by cause, ns."""
-
-    @property
-    def in_step(self) -> Mapping[IdleCause, int]:
-        """How long the GPU was idle for each cause."""
-
-
 BY_CAUSE: Mapping[IdleCause, str] = {
     IdleCause.SYNC: "no-sync",
     IdleCause.DATA_LOADING: "no-data-loading",
@@ -62,7 +54,7 @@ _NOT_RECURRING = {IdleCause.SETUP, IdleCause.TURNAROUND, IdleCause.UNKNOWN}
 _MIN_CURED = 0.5  # of the idle time that is not the GPU's own
 
 
-def removing(_: object, results: Sequence[WithCauses]) -> tuple[str, ...]:
+def removing(_: object, results: Sequence[GpuIdleResult]) -> tuple[str, ...]:
     """Return the assumptions that remove most idle time; a limit only if launching does."""
     spent = {cause: sum(result.in_step[cause] for result in results) for cause in IdleCause}
     whole = sum(spent.values())
@@ -191,10 +183,9 @@ CAUSES = {
 """Names of the causes for users."""
 
 
-class GpuIdleResult(RankResult, frozen=True):
+class GpuIdleResult(CostResult, frozen=True):
     """The idle time of one rank in a window."""
 
-    window: Window  # the window that was measured
     metrics: GpuIdleMetrics  # the numbers of its finding
     # the unknown time in two parts: no launch is known, and nothing is known of the host
     unknown_ns: tuple[int, int]
@@ -202,8 +193,6 @@ class GpuIdleResult(RankResult, frozen=True):
     in_step: Mapping[IdleCause, int]
     # ranges, calls and functions of the host, for the causes that matter
     details: Mapping[IdleCause, tuple[IdleDetail, ...]]
-    # the longest gaps, those first that are mostly of the largest cause
-    evidence: tuple[f.Evidence, ...]
     why_unknown: UnknownCause | None  # the reason why not all causes can be known, else None
     facts: HostFacts  # by which advice is chosen
     place: str | None  # the range in which the host was for most of the largest cause
@@ -257,7 +246,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
     )
     return GpuIdleResult(
         rank=rank.rank,
-        window=window,
+        window_ns=window.length_ns,
         metrics=metrics,
         unknown_ns=(unlaunched, silent),
         in_step=in_step,
@@ -288,9 +277,8 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
 def findings(result: GpuIdleResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the idle time by its share of the window, and advise on its largest causes."""
     metrics = result.metrics
-    window_ns, idle_ns = result.window.length_ns, metrics.idle_ns
-    fraction = f.share(idle_ns, window_ns)
-    if f.severity_of_cost(fraction) is None:
+    window_ns, idle_ns = result.window_ns, metrics.idle_ns
+    if f.severity_of_cost(f.share(idle_ns, window_ns)) is None:
         return []
     if idle_ns == window_ns:
         return [
@@ -308,21 +296,19 @@ def findings(result: GpuIdleResult) -> list[f.Finding | f.NotApplicable]:
     if metrics.others_ns is not None and metrics.per_step_ns is not None:
         share_per_step = metrics.per_step_ns / idle_ns
         saving = f.Saving.of_step(idle_ns - metrics.others_ns, share_per_step)
-    return [
-        f.Finding(
-            ID,
-            f.severity_of_cost(curable) or f.Severity.INFO,
-            result.rank,
-            _title(result),
-            idle_ns,
-            fraction,
-            metrics.by_name(),
-            result.evidence,
-            tuple(_advice(result)),
-            saving,
-            place=result.place,
-        )
-    ]
+    severity = f.severity_of_cost(curable) or f.Severity.INFO
+    return f.costly(
+        ID,
+        result,
+        _title(result),
+        idle_ns,
+        metrics,
+        result.evidence,
+        tuple(_advice(result)),
+        saving,
+        result.place,
+        severity,
+    )
 
 
 def _others_ns(rank: Rank, idle: intervals.Intervals) -> int | None:
@@ -343,9 +329,8 @@ def _others_ns(rank: Rank, idle: intervals.Intervals) -> int | None:
 
 
 def _place(rank: Rank, window: Window, cause: IdleCause) -> str | None:
-    """Return the range in which the launching threads were for most of a cause, None without."""
     causes = idle_causes(rank)
-    idle = intervals.clip(causes.of(cause), window.start_ns, window.end_ns)
+    idle = window.clip(causes.of(cause))
     threads = distinct_values(np.append(causes.threads.thread, causes.threads.stand_in)).tolist()
     return over_half(places(rank).within(threads, idle), idle.measure_ns)
 
@@ -358,7 +343,6 @@ def _that_matter(
 
 
 def _worth(rows: Iterable[IdleDetail], cause_ns: int) -> list[str]:
-    """Return the names of what makes a considerable part of a cause, longest first."""
     return [row.name for row in rows if row.ns >= MIN_SHARE * cause_ns]
 
 
@@ -373,25 +357,24 @@ def _evidence(
     evidence = []
     for gap in intervals.largest(worth, f.MAX_EVIDENCE).tolist():
         start, end = int(idle.start_ns[gap]), int(idle.end_ns[gap])
-        where = Window(start, end)
-        by_cause = causes.within(where)
+        gap_window = Window(start, end)
+        by_cause = causes.within(gap_window)
         largest = max(IdleCause, key=lambda cause: by_cause[cause])
         if not by_cause[largest]:
             largest = IdleCause.UNKNOWN
-        rows = details(rank, where, largest)
+        rows = details(rank, gap_window, largest)
         what = f"{CAUSES[largest]}: {rows[0].name}" if rows else CAUSES[largest]
-        label = f"{what}, {_between(rank, start, end)}".rstrip(", ")
+        names = ("after", rank.name_ending_at(start)), ("before", rank.name_at(end))
+        between = " ".join(
+            f"{where} {one_line(readable(name), _MAX_NAME)}" for where, name in names if name
+        )
+        label = f"{what}, {between}".rstrip(", ")
         evidence.append(f.Evidence(start, end, label))
     return tuple(evidence)
 
 
-def _between(rank: Rank, start: int, end: int) -> str:
-    names = ("after", rank.name_ending_at(start)), ("before", rank.name_at(end))
-    return " ".join(f"{where} {one_line(readable(of), _MAX_NAME)}" for where, of in names if of)
-
-
 def _title(result: GpuIdleResult) -> str:
-    idle, whole = duration(result.metrics.idle_ns), duration(result.window.length_ns)
+    idle, whole = duration(result.metrics.idle_ns), duration(result.window_ns)
     reads_pages = result.facts.reads_pages
     reasons = [
         f"{duration(result.by_cause[cause])} because"
@@ -444,7 +427,6 @@ def _advice(result: GpuIdleResult) -> list[str]:
 
 
 def _once(result: GpuIdleResult, cause: IdleCause) -> str:
-    """Return where the host was at once for most of a cause, and how long; empty elsewhere."""
     longest = result.evidence[0]
     between = _BETWEEN.search(longest.label)
     length = longest.end_ns - longest.start_ns

@@ -4,24 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceprof.analyses.remedies import (
-    COLLECT,
-    CORES,
-    CUDA_GRAPH,
-    DATA_REGION,
-    DIRECTIVES,
-    EVALUATE_ELSEWHERE,
-    GRAPH_BREAKS,
-    GRAPHS,
-    LARGER_KERNELS,
-    LOAD_CHEAPER,
-    PIN,
-    READ_LATE,
-    SAVE_BESIDE,
-    SLEEPS_FOR,
-    TAKE_OUT,
-    THREADS,
-)
+from traceprof.analyses import remedies
 from traceprof.analyses.results import look_at
 from traceprof.findings import bullets
 from traceprof.host.idle_causes import IdleCause
@@ -65,8 +48,8 @@ _ANY_PROGRAM: Advice = {
             " once before the part that must be fast"
         ),
     ),
-    IdleCause.STALLED: (CORES, THREADS),
-    IdleCause.WAITING: (SLEEPS_FOR,),
+    IdleCause.STALLED: (remedies.CORES, remedies.THREADS),
+    IdleCause.WAITING: (remedies.SLEEPS_FOR,),
     IdleCause.HOST_CODE: (
         (
             "The host works on something else before it launches: move that work to the GPU or to"
@@ -118,16 +101,16 @@ _FUSE = (
     " do"
 )
 _PYTORCH: Advice = {
-    IdleCause.LAUNCH_BOUND: (GRAPHS, _FUSE),
-    IdleCause.SYNC: (TAKE_OUT, READ_LATE),
-    IdleCause.DATA_LOADING: (_LET_LOAD, PIN, LOAD_CHEAPER),
+    IdleCause.LAUNCH_BOUND: (remedies.GRAPHS, _FUSE),
+    IdleCause.SYNC: (remedies.TAKE_OUT, remedies.READ_LATE),
+    IdleCause.DATA_LOADING: (_LET_LOAD, remedies.PIN, remedies.LOAD_CHEAPER),
     IdleCause.WAITING: (
         (
             "If this is a data loader's queue, record with python -m instrument, which names data"
             " loading and steps"
         ),
     ),
-    IdleCause.STALLED: (COLLECT,),
+    IdleCause.STALLED: (remedies.COLLECT,),
     IdleCause.HOST_CODE: (
         (
             "Logging, checkpoints and Python between launches hold the GPU up: do them every N"
@@ -142,8 +125,8 @@ _KEEP_POOL = (
     " memory at each synchronization, and the next cudaMallocAsync asks the driver for it anew"
 )
 _OTHER: Advice = {
-    IdleCause.DATA_LOADING: (LOAD_CHEAPER,),
-    IdleCause.LAUNCH_BOUND: (CUDA_GRAPH, LARGER_KERNELS),
+    IdleCause.DATA_LOADING: (remedies.LOAD_CHEAPER,),
+    IdleCause.LAUNCH_BOUND: (remedies.CUDA_GRAPH, remedies.LARGER_KERNELS),
     IdleCause.SYNC: (
         (
             "Let streams wait for each other, not the host: cudaEventRecord and cudaStreamWaitEvent"
@@ -191,14 +174,14 @@ _KEEP_WORKERS = (
 )
 SINGLE, MULTI = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
 BY_LOADER: dict[str, tuple[str, ...]] = {
-    SINGLE: (_LET_LOAD, LOAD_CHEAPER),
+    SINGLE: (_LET_LOAD, remedies.LOAD_CHEAPER),
     MULTI: (_WORKERS_SLOW, _KEEP_WORKERS),
 }
 """What to do by the class of the iterator that the training waited for."""
 BY_PLACE: dict[PlaceKind, tuple[str, ...]] = {
-    PlaceKind.CHECKPOINT: (SAVE_BESIDE,),
-    PlaceKind.EVALUATION: (EVALUATE_ELSEWHERE,),
-    PlaceKind.COLLECTION: (COLLECT,),
+    PlaceKind.CHECKPOINT: (remedies.SAVE_BESIDE,),
+    PlaceKind.EVALUATION: (remedies.EVALUATE_ELSEWHERE,),
+    PlaceKind.COLLECTION: (remedies.COLLECT,),
 }
 """What to do about code of the host in PyTorch programs, by the place in which it ran longest."""
 _FROM_POOL = lazy(r"cudaMalloc(?:FromPool)?Async|cuMemAlloc(?:FromPool)?Async")
@@ -298,11 +281,11 @@ def advice(
     if calls.is_uncached:  # a graph of kernels cannot hold allocations between them
         causes.sort(key=lambda cause: cause is not IdleCause.ALLOCATION)
     lines = looks + [
-        GRAPH_BREAKS if line == _FUSE and program.is_compiled else line
+        remedies.GRAPH_BREAKS if line == _FUSE and program.is_compiled else line
         for cause in causes
         for line in _remedies(cause, facts, longest.get(cause, ""), once.get(cause, ""))
-        if facts.has_pageable or line != PIN
-        if not facts.launches_graphs or line not in {GRAPHS, CUDA_GRAPH}
+        if facts.has_pageable or line != remedies.PIN
+        if not facts.launches_graphs or line not in {remedies.GRAPHS, remedies.CUDA_GRAPH}
     ]
     if IdleCause.QUEUED in causes and Part.EVENT_RECORDS not in facts.held:
         lines.append(_EVENTS.format(facts.how_to_collect(Part.EVENT_RECORDS)))
@@ -365,10 +348,12 @@ def page_advice() -> str:
         setup += [_QUEUED.format("each operation after a gap")] if cause is IdleCause.QUEUED else []
         setup += [_OWN_SLEEP.format("nanosleep")] if cause is IdleCause.WAITING else []
         setup += [_KEEP_POOL] if cause is IdleCause.ALLOCATION else []
-        setup += [DIRECTIVES, DATA_REGION] if cause is IdleCause.LAUNCH_BOUND else []
+        setup += (
+            [remedies.DIRECTIVES, remedies.DATA_REGION] if cause is IdleCause.LAUNCH_BOUND else []
+        )
         if cause in {IdleCause.WAITING, IdleCause.HOST_CODE}:
             setup.append(_ONCE.format("in the longest gap", _MAY_BE[cause]))
-        torch += [GRAPH_BREAKS] if cause is IdleCause.LAUNCH_BOUND else []
+        torch += [remedies.GRAPH_BREAKS] if cause is IdleCause.LAUNCH_BOUND else []
         torch += [_PROFILER] if cause is IdleCause.LAUNCH_BOUND else []
         lines = bullets([*_ANY_PROGRAM.get(cause, ()), *setup, *torch, *other])
         parts.append(f"`{cause.value}_ns`:\n\n{lines}")
@@ -376,7 +361,6 @@ def page_advice() -> str:
 
 
 def _of_cache(calls: CallCounts, *, recurs: bool) -> tuple[str, ...]:
-    """Return what to do where PyTorch allocates, with the variables of CUDA or of ROCm."""
     platform, malloc = ("HIP", "hipMalloc") if calls.is_hip else ("CUDA", "cudaMalloc")
     variable = f"PYTORCH_NO_{platform}_MEMORY_CACHING"
     lines = _CACHE_IS_OFF if calls.is_uncached else _CACHE_IS_EMPTY
@@ -393,10 +377,14 @@ _OF_DIRECTIVES = {IdleCause.LAUNCH_BOUND, IdleCause.ALLOCATION}
 
 def _of_directives(cause: IdleCause, calls: CallCounts) -> tuple[str, ...]:
     """Return what to do in programs of OpenACC and OpenMP, whose kernels are no graph's."""
-    once = (DATA_REGION,) if calls.is_uncached else ()
+    once = (remedies.DATA_REGION,) if calls.is_uncached else ()
     if cause is IdleCause.ALLOCATION:
         return once or _of_cause(cause, is_pytorch=False)
-    return (*once, *((DIRECTIVES,) if calls.waits_for_each else ()), LARGER_KERNELS)
+    return (
+        *once,
+        *((remedies.DIRECTIVES,) if calls.waits_for_each else ()),
+        remedies.LARGER_KERNELS,
+    )
 
 
 def _is_known(cause: IdleCause, program: Program, name: str) -> bool:
@@ -426,7 +414,6 @@ def _remedies(cause: IdleCause, facts: HostFacts, name: str, once: str) -> tuple
 
 
 def _of_what_ran(cause: IdleCause, program: Program, name: str) -> tuple[str, ...]:
-    """Return what to do about what the host was in longest, else about the cause."""
     is_pytorch = program.is_pytorch
     found: tuple[str, ...] = ()
     if cause is IdleCause.DATA_LOADING and program.uses_dali:

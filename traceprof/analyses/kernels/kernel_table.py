@@ -194,7 +194,6 @@ def _by_name(which: Int64, length_ns: Int64, num_names: int) -> tuple[Int64, Int
 
 
 def _steps_within(rank: Rank, window: Window) -> tuple[int, int, int] | None:
-    """Return start, end and number of the training steps that lie in the window."""
     steps = rank.steps
     if steps is None:
         return None

@@ -76,7 +76,6 @@ def modules(
 def _in_steady_steps(
     code: LaunchingCode, start_ns: Int64, length_ns: Int64, steps: SteadySteps
 ) -> Mapping[str, InSteadyStep]:
-    """Return what modules take in a steady step, with those inside them, by path."""
     paths = [[*modules_around(path)] for path in code.modules]
     steady: dict[str, InSteadyStep] = {}
     for depth in range(max(map(len, paths), default=0)):  # few
@@ -206,7 +205,6 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> LaunchedKer
 def _most(
     which: Int64, values: Int32, length_ns: Int64, num_names: int, texts: Sequence[str]
 ) -> list[str | None]:
-    """Return the value of most of the time of each name; None if that is unknown."""
     if not len(texts) or not len(which):
         return [None] * num_names
     width = len(texts) + 1
@@ -228,7 +226,6 @@ class _Flops(Record, frozen=True):
 
 
 def _flops(code: LaunchingCode, is_matrix: Mask, length_ns: Int64) -> _Flops:
-    """Share the FLOPs of operators out among their kernels, by time."""
     known = np.flatnonzero(code.counted >= 0)
     operator = code.counted[known]
     has_matrix = np.bincount(operator, is_matrix[known], len(code.flops)) > 0

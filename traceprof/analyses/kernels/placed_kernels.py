@@ -24,7 +24,7 @@ from traceprof.trace.columns import pack
 from traceprof.trace.grouping import distinct_values, is_in, median_of, numbered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from traceprof.intervals import Int32, Int64, Mask
     from traceprof.run.rank import Rank, Window
@@ -112,9 +112,13 @@ def _beside_other_compute(rank: Rank) -> Mask:
     computing = np.flatnonzero(~rank.is_communication_kernel)
     start = [kernels.start_ns.take(computing), graphs.start_ns]
     end = [kernels.ends(computing), graphs.end_ns]
-    for start_ns, end_ns in _other_processes_compute(rank):
-        start.append(start_ns)
-        end.append(end_ns)
+    for key, operations in rank.trace.operations.items() if rank.gpu_id is not None else ():
+        if key != rank.key and rank.trace.gpu_id(key) == rank.gpu_id:  # of another process
+            others = operations.kernels
+            computes = np.flatnonzero(~others.are_named(rank.communication_operations))
+            start += [others.start_ns[computes], operations.graphs.start_ns]
+            end += [others.ends(computes), operations.graphs.end_ns]
+            operations.release()
     is_beside = np.zeros(len(kernels), np.bool_)
     if len(start) == 2 and not len(graphs):
         is_beside[computing] = share_time(start[0], end[0])
@@ -122,20 +126,6 @@ def _beside_other_compute(rank: Rank) -> Mask:
         disturbed = share_time(np.concatenate(start), np.concatenate(end))
         is_beside[computing] = disturbed[: len(computing)]
     return is_beside
-
-
-def _other_processes_compute(rank: Rank) -> Iterator[tuple[Int64, Int64]]:
-    """Yield start and end of what other processes computed on the GPU of the rank."""
-    if rank.gpu_id is None:
-        return
-    for key, operations in rank.trace.operations.items():
-        if key == rank.key or rank.trace.gpu_id(key) != rank.gpu_id:
-            continue
-        kernels = operations.kernels
-        computes = np.flatnonzero(~kernels.are_named(rank.communication_operations))
-        yield kernels.start_ns[computes], kernels.ends(computes)
-        yield operations.graphs.start_ns, operations.graphs.end_ns
-        operations.release()
 
 
 def share_time(start_ns: Int64, end_ns: Int64) -> Mask:

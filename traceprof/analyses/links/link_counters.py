@@ -8,16 +8,9 @@ import numpy as np
 from msgspec import structs
 
 from traceprof import hardware, intervals
-from traceprof.analyses.links import link_findings
+from traceprof.analyses.links import link_findings, link_usage
 from traceprof.analyses.links.link_findings import LinkMetrics, Load
-from traceprof.analyses.links.link_usage import (
-    LinkUse,
-    copies_by_direction,
-    copies_by_way,
-    exposed_copies,
-    link_of,
-    peak_of,
-)
+from traceprof.analyses.links.link_usage import LinkUse, exposed_copies
 from traceprof.analyses.results import CostResult
 from traceprof.findings import Finding, NotApplicable, severity_of_cost
 from traceprof.run.steady_steps import only_step, share_per_step
@@ -138,10 +131,11 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
     """Integrate the samples over the window, and over its exposed time."""
     all_counters = rank.trace.counters
     peaks = hardware.peaks(rank.gpu, rank.peak_overrides)
-    communication = intervals.clip(rank.communication, window.start_ns, window.end_ns)
-    exposed = intervals.clip(rank.exposed, window.start_ns, window.end_ns)
+    communication = window.clip(rank.communication)
+    exposed = window.clip(rank.exposed)
     series = sampled(rank, window)
-    copies = copies_by_direction(rank, window.holds_start(rank.operations.copies.start_ns))
+    starts_inside = window.holds_start(rank.operations.copies.start_ns)
+    copies = link_usage.copies_by_direction(rank, starts_inside)
     counters, loads = [], []
     for samples in series:
         counters.append(_counter_use(samples, communication, peaks))
@@ -260,7 +254,6 @@ def _counter_use(series: ClippedSamples, communication: Intervals, peaks: Peaks)
 def _load(
     rank: Rank, series: ClippedSamples, what: str, waited: Intervals, peaks: Peaks, window: Window
 ) -> Load | None:
-    """Return the rate of the link while work waited for it; None if that is unknown."""
     waited_ns, peak = waited.measure_ns, peaks.of(series.of.link)
     fraction = waited_ns / window.length_ns if window.length_ns else 0.0
     if severity_of_cost(fraction) is None or peak is None:
@@ -294,7 +287,6 @@ def _load(
 
 
 def _not_applicable(result: LinkCountersResult) -> list[NotApplicable]:
-    """Return why no link was judged, if communication was exposed."""
     fraction = result.exposed_communication_ns / result.window_ns if result.window_ns else 0.0
     if severity_of_cost(fraction) is None:
         return []
@@ -344,7 +336,7 @@ def link_rates(rank: Rank, window: Window, limits_ns: Int64) -> list[LinkRates]:
     """
     copies = rank.operations.copies
     reaching = (copies.end_ns >= window.start_ns) & (copies.start_ns <= window.end_ns)
-    by_way = copies_by_way(rank, reaching)
+    by_way = link_usage.copies_by_way(rank, reaching)
     rates = [
         _of_copies(rank, chosen, direction, peer, limits_ns)
         for (direction, peer), chosen in by_way.items()
@@ -365,7 +357,8 @@ def _of_copies(
     carried = np.bincount(piece, weights=size[which] * share, minlength=len(limits) - 1)
     covered = intervals.union(start, end)
     busy = intervals.covered_within(covered, limits[:-1], limits[1:])
-    peaks, link = hardware.peaks(rank.gpu, rank.peak_overrides), link_of(rank, direction, peer)
+    peaks = hardware.peaks(rank.gpu, rank.peak_overrides)
+    link = link_usage.link_of(rank, direction, peer)
     return LinkRates(
         link=link,
         direction=direction,
@@ -375,7 +368,7 @@ def _of_copies(
         unit="GB/s",
         mean=carried / np.diff(limits),
         most=_divided(carried, busy),
-        peak=peak_of(rank, peaks, direction, peer),
+        peak=link_usage.peak_of(rank, peaks, direction, peer),
         is_peak_assumed=direction != "p2p" and peaks.is_assumed(link),
     )
 

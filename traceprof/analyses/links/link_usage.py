@@ -43,7 +43,7 @@ def exposed_copies(rank: Rank, chosen: Int64, window: Window) -> Intervals:
     """Return when these copies ran in the window and no kernel did, nor another communication."""
     copies = rank.operations.copies
     covered = intervals.union(copies.start_ns[chosen], copies.end_ns[chosen])
-    covered = intervals.clip(covered, window.start_ns, window.end_ns)
+    covered = window.clip(covered)
     return intervals.subtract(intervals.subtract(covered, rank.compute), rank.communication)
 
 

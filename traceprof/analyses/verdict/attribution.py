@@ -16,13 +16,19 @@ from traceprof.analyses.registry import FINDINGS
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from traceprof.analyses.breakdown import BreakdownResult, Measures
+    from traceprof.analyses.breakdown import BreakdownResult
 
 MIN_ATTRIBUTED = 0.03
 """The share of what is judged from which on a part is attributed."""
 MIN_BY_FINDING = 0.10
 """The share from which on it is always attributed to a finding."""
 
+MEASURES: dict[f.TimePart, str] = {
+    "exposed communication": "exposed_communication_ns",
+    "exposed copies": "exposed_copy_ns",
+    "idle": "idle_ns",
+}
+"""Fields of `Measures`, by the part of the time."""
 _BELOW_A_FINDING = (
     "no finding was requested or made for it: every part is below the reporting threshold"
 )
@@ -60,8 +66,8 @@ def attributions(
     attributed: list[Attribution] = []
     for result in results:
         of_rank, otherwise = [], _WITHOUT_GPU if result.rank in without_gpu else _BELOW_A_FINDING
-        for part, part_ns in _parts(result.judged).items():
-            fraction = f.share(part_ns, result.judged.window_ns)
+        for part, measure in MEASURES.items():
+            part_ns, fraction = getattr(result.judged, measure), result.judged.fraction(measure)
             id_ = finding_of[part]
             if fraction < MIN_ATTRIBUTED or (asked is not None and id_ not in asked):
                 continue
@@ -72,11 +78,3 @@ def attributions(
             of_rank.append(Attribution(result.rank, part, part_ns, fraction, finding, sentence))
         attributed += sorted(of_rank, key=lambda attribution: -attribution.part_ns)
     return attributed
-
-
-def _parts(measures: Measures) -> dict[f.TimePart, int]:
-    return {
-        "exposed communication": measures.exposed_communication_ns,
-        "exposed copies": measures.exposed_copy_ns,
-        "idle": measures.idle_ns,
-    }

@@ -104,14 +104,12 @@ def _gain_to_cost(finding: Finding, step_ns: int) -> float:
 def as_parts(findings: Iterable[Finding], wholes: Iterable[Finding]) -> list[Finding]:
     """Return findings, each marked with the finding on its rank that includes all of its time."""
     costs = {(whole.id, whole.rank): whole.impact_ns for whole in wholes}
-    return [replace(finding, part_of=_part_of(finding, costs)) for finding in findings]
-
-
-def _part_of(finding: Finding, costs: dict[tuple[str, int], int]) -> str | None:
-    whole = finding.part_of or FINDINGS[finding.id].part_of
-    if whole is None or finding.impact_ns > costs.get((whole, finding.rank), -1):
-        return None
-    return whole
+    marked = []
+    for finding in findings:
+        whole = finding.part_of or FINDINGS[finding.id].part_of
+        is_inside = finding.impact_ns <= costs.get((whole or "", finding.rank), -1)
+        marked.append(replace(finding, part_of=whole if is_inside else None))
+    return marked
 
 
 def _key(finding: Finding, step_ns: int) -> tuple[object, ...]:

@@ -103,7 +103,6 @@ def _limited(
     assumed: Mapping[str, tuple[str, ...]],
     elsewhere: Mapping[tuple[str, int], int],
 ) -> tuple[Finding, ...]:
-    """Return findings with the most that a step can gain without each."""
     results = measured.results
     slowdowns = results.of(overlap_slowdown)
     return bounded(claims, results.of(breakdown), assumed, slowdowns, elsewhere)
@@ -142,7 +141,6 @@ def _assumed(measured: MeasuredRun, findings: Sequence[Finding]) -> dict[str, tu
 def _judged(
     measured: MeasuredRun, analyses: Sequence[Registration]
 ) -> list[Finding | NotApplicable]:
-    """Return the claims about single ranks, then those about the run."""
     if not measured.run.ranks:
         how = measured.run.how_to_collect(Part.GPU_OPERATIONS)
         how = f"{how} (and see `traceprof info` for what it does hold)"
@@ -164,7 +162,6 @@ def _what_cannot_be(measured: MeasuredRun) -> Iterator[tuple[int, str]]:
 def _parts_of_periods(
     run: RunSummary, breakdowns: Sequence[BreakdownResult]
 ) -> list[tuple[int, str]]:
-    """Return a note on each report in which some periods of a rank are not steps."""
     parts = {
         result.rank: (result.num_periods, result.num_period_steps)
         for result in breakdowns
@@ -182,7 +179,6 @@ def _parts_of_periods(
 def _said_once(
     missing: Sequence[NotApplicable], num_ranks: Mapping[str, int]
 ) -> Iterator[NotApplicable]:
-    """Join what is missing on every rank for the same reason into one note on the run."""
     of_run = [structs.replace(gap, rank=None) for gap in missing]
     counts = Counter(of_run)
     said = set()

@@ -105,8 +105,10 @@ def measured_run(
     failed = [report for report in reports if isinstance(report, FailedReport)]
     if failed and not measured:
         raise all_failed(failed)
-    if steps is not None:
-        _check_steps(measured, steps)
+    ranks = [rank for report in measured for rank in report.ranks]
+    if steps is not None and all(rank.measurements is None for rank in ranks):
+        numbers = [rank.step_numbers for rank in ranks if rank.step_numbers is not None]
+        raise no_such_steps(steps, numbers)
     spans = [report.captured_ns for report in measured if report.captured_ns is not None]
     if time_range is not None and spans:
         check_is_captured(time_range, spans)
@@ -119,30 +121,22 @@ def measured_run(
 @optional("phases", otherwise=lambda *_: {})
 def _phases(reports: Sequence[MeasuredReport], wanted: Wanted | None) -> dict[int, MeasuredRun]:
     numbers = {phase for report in reports for rank in report.ranks for phase in rank.phases}
-    return {
-        number: _refined(_together([_of_phase(one, number) for one in reports], (), wanted))
-        for number in sorted(numbers)
-    }
-
-
-def _of_phase(report: MeasuredReport, number: int) -> MeasuredReport:
-    ranks = tuple(
-        replace(rank, measurements=rank.phases.get(number), failures=()) for rank in report.ranks
-    )
-    return replace(report, ranks=ranks, failures=())
-
-
-def _check_steps(reports: Sequence[MeasuredReport], steps: Range) -> None:
-    ranks = [rank for report in reports for rank in report.ranks]
-    if all(rank.measurements is None for rank in ranks):
-        numbers = [rank.step_numbers for rank in ranks if rank.step_numbers is not None]
-        raise no_such_steps(steps, numbers)
+    phases = {}
+    for number in sorted(numbers):
+        of_phase = []
+        for report in reports:
+            ranks = (
+                replace(rank, measurements=rank.phases.get(number), failures=())
+                for rank in report.ranks
+            )
+            of_phase.append(replace(report, ranks=tuple(ranks), failures=()))
+        phases[number] = _refined(_together(of_phase, (), wanted))
+    return phases
 
 
 def _together(
     reports: Sequence[MeasuredReport], failed: Sequence[FailedReport], wanted: Wanted | None
 ) -> MeasuredRun:
-    """Join the measurements of reports, by the ranks' numbers in the run."""
     by_place = {
         (index, rank.facts.process, rank.facts.device): rank
         for index, report in enumerate(reports)
@@ -204,7 +198,6 @@ def _by_analysis(ranks: Sequence[Mapping[str, RankResult]]) -> Results:
 
 
 def _refined(measured: MeasuredRun) -> MeasuredRun:
-    """Return the measurements, completed by the comparison of the ranks."""
     results, shown, ranks = measured.results, measured.shown, measured.ranks
     for analysis in ANALYSES:
         if measured.wanted is None or analysis.name in measured.wanted.read:

@@ -66,7 +66,6 @@ def in_phases(
 
 
 def _placed(finding: Finding, found: InPhase, phase: Verdict) -> Finding:
-    """Return a finding with its phase; what helps there comes first."""
     inside = costliest_like(finding, phase.findings)
     first = () if inside is None else inside.advice
     advice = tuple(dict.fromkeys([*first, *finding.advice]))

@@ -18,15 +18,10 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.collectives import CollectivesResult, ProcessGroupsResult
-    from traceprof.analyses.compute_parts import ComputeParts
-    from traceprof.analyses.gradient_buckets import DdpBucketsResult
-    from traceprof.analyses.kernels.kernel_table import KernelTable
-    from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
     from traceprof.analyses.links.link_counters import LinkCountersResult
     from traceprof.analyses.links.link_usage import LinkUsageResult
     from traceprof.analyses.measurements import MeasuredRun
     from traceprof.analyses.results import Judge, Result
-    from traceprof.analyses.steps import SlowSteps, StepTotals
     from traceprof.analyses.verdict.attribution import Attribution
     from traceprof.analyses.verdict.headline import Headline
     from traceprof.findings import Finding, NotApplicable
@@ -111,7 +106,7 @@ class RunResult(Record, frozen=True):
         """Six numbers of the run in ns, for whoever follows many runs; {} without a rank."""
         if self.headline is None:
             return {}
-        totals = self.step_totals
+        totals = self.measured.step_totals
         if not totals:
             return {}
         mean = in_whole_ns(mean_step(totals, has_steps=any(rank.num_steps for rank in totals)))
@@ -121,11 +116,6 @@ class RunResult(Record, frozen=True):
             **({} if possible_ns is None else {"possible_step_ns": possible_ns}),
             **{name: mean[name] for name in PARTS},
         }
-
-    @property
-    def attributions(self) -> tuple[Attribution, ...]:
-        """The attribution of the time in which ranks did not compute."""
-        return self.verdict.attributions
 
     @property
     def notes(self) -> tuple[tuple[int, str], ...]:
@@ -165,36 +155,6 @@ class RunResult(Record, frozen=True):
     def collectives(self) -> tuple[CollectivesResult | ProcessGroupsResult, ...]:
         """Communication by operation, by rank: first of those with a GPU."""
         return (*self.of(collectives), *self.measured.shown_process_groups)
-
-    @property
-    def buckets(self) -> tuple[DdpBucketsResult, ...]:
-        """Gradient buckets, by rank."""
-        return self.measured.buckets
-
-    @property
-    def kernels(self) -> tuple[KernelTable, ...]:
-        """Times of kernels by name, by rank."""
-        return self.measured.kernels
-
-    @property
-    def compute(self) -> tuple[ComputeParts, ...]:
-        """What the compute of ranks with a GPU consists of, by rank."""
-        return self.measured.compute
-
-    @property
-    def launched(self) -> tuple[LaunchedKernels, ...]:
-        """The code that launched the kernels of ranks with a GPU, by rank."""
-        return self.measured.launched
-
-    @property
-    def step_totals(self) -> tuple[StepTotals, ...]:
-        """Breakdowns of steady steps, by rank."""
-        return self.measured.step_totals
-
-    @property
-    def slow_steps(self) -> tuple[SlowSteps, ...]:
-        """The steps of ranks with a GPU that took far longer than usual, by rank."""
-        return self.measured.slow_steps
 
     @property
     def communication(self) -> tuple[CollectivesResult | ProcessGroupsResult, ...]:

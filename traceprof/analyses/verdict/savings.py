@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.steps import counted_steps, mean_ns, step_ns
-from traceprof.findings import Count, Saving, TimePart
+from traceprof.analyses.verdict.attribution import MEASURES
+from traceprof.findings import Count, Saving
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -19,11 +20,6 @@ if TYPE_CHECKING:
     from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
     from traceprof.findings import Finding
 
-_MEASURES: dict[TimePart, str] = {
-    "exposed communication": "exposed_communication_ns",
-    "exposed copies": "exposed_copy_ns",
-    "idle": "idle_ns",
-}
 RESOLUTION = 0.01
 """The smallest error of what a step is said to gain, as a share of it.
 
@@ -164,15 +160,12 @@ def _beyond_compute_ns(result: BreakdownResult) -> int:
 
 
 def _at_most(saving: Saving, most_ns: int) -> Saving:
-    def limited(value: int | None) -> int | None:
-        return None if value is None else min(value, most_ns)
-
-    return replace(
-        saving,
-        step_ns=limited(saving.step_ns),
-        low_ns=limited(saving.low_ns),
-        high_ns=limited(saving.high_ns),
-    )
+    limits = {
+        name: min(value, most_ns)
+        for name in ("step_ns", "low_ns", "high_ns")
+        if (value := getattr(saving, name)) is not None
+    }
+    return replace(saving, **limits)
 
 
 def _goes_ns(finding: Finding, breakdown: BreakdownResult, elsewhere_ns: int) -> float:
@@ -184,7 +177,7 @@ def _goes_ns(finding: Finding, breakdown: BreakdownResult, elsewhere_ns: int) ->
         return finding.saving.high_ns or 0
     part = FINDINGS[finding.id].part
     if part is not None:
-        return mean_ns(breakdown, _MEASURES[part])
+        return mean_ns(breakdown, MEASURES[part])
     # At most all of the impact lies in steady steps.
     return max(finding.impact_ns - elsewhere_ns, 0) / max(len(counted_steps(breakdown)), 1)
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from traceprof.analyses.compute_parts import GRAPH
 from traceprof.analyses.host_stall import FEW_CORES
+from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.remedies import COLLECT, EVALUATE_ELSEWHERE, SAVE_BESIDE
 from traceprof.analyses.steps import (
     SPOKEN,
@@ -26,6 +27,7 @@ from traceprof.analyses.steps import (
     step_trend,
 )
 from traceprof.analyses.unfused_kernels import ATTENTION, LAYOUT, OPTIMIZER
+from traceprof.analyses.verdict.attribution import MEASURES
 from traceprof.analyses.verdict.headline import MIN_SHARE
 from traceprof.analyses.verdict.phases import name_of_phase
 from traceprof.analyses.verdict.yields import MIN_CHANGES, cause_of, expected_ns, usual_yield
@@ -201,7 +203,7 @@ def _rare(headline: Headline, analysis: RunResult) -> ThreeLines | None:
     Steps at the beginning are no such ones: they come once, however long the training is.
     """
     causes = headline.causes
-    slow = {of_rank.rank: of_rank.steps for of_rank in analysis.slow_steps}
+    slow = {of_rank.rank: of_rank.steps for of_rank in analysis.measured.slow_steps}
     groups: dict[tuple[int, str, str | None], list[SlowStep]] = defaultdict(list)
     results = {result.rank: result for result in analysis.breakdown}
     for rank, result in results.items():
@@ -291,7 +293,7 @@ def _unjudged(analysis: RunResult) -> ThreeLines | None:
         return ThreeLines(lost[0], "Record fewer steps at a time, and again", None, None)
     wholes = [result.whole for result in analysis.breakdown if result.has_gpu]
     num = sum(part.num_kernels + part.num_communication + part.num_copies for part in wholes)
-    categories = {part.category for of_rank in analysis.compute for part in of_rank.parts}
+    categories = {part.category for of_rank in analysis.measured.compute for part in of_rank.parts}
     if num == 1 and GRAPH not in categories:
         return ThreeLines(_ONE_OPERATION, _RECORD_STEPS, None, None)
     judged = headline.judged_fraction
@@ -357,14 +359,15 @@ def _computes(analysis: RunResult, headline: Headline) -> str:
 def _dominating(analysis: RunResult, headline: Headline) -> str:
     """Say what computes, before a cause of another kind, if nothing else can gain much."""
     compute = _share_of_mean(headline.breakdown, "compute_ns")
-    if compute < _DOMINATES or headline.causes[0].id not in _PARTS:
+    if compute < _DOMINATES or FINDINGS[headline.causes[0].id].part is None:
         return ""
     return f"C{_computes(analysis, headline)[1:]}. "
 
 
 def _mostly(analysis: RunResult, breakdown: BreakdownResult) -> str:
     """Name what takes most of a rank's compute: a kernel, else a category, else two kernels."""
-    parts = next((parts for parts in analysis.compute if parts.rank == breakdown.rank), None)
+    compute = analysis.measured.compute
+    parts = next((parts for parts in compute if parts.rank == breakdown.rank), None)
     if parts is None:
         return ""
     kernels, categories = Counter[str](), Counter[str]()
@@ -383,20 +386,14 @@ def _share_of_mean(result: BreakdownResult, measure: str) -> float:
     return share(round(mean_ns(result, measure)), step_ns(result))
 
 
-_PARTS = {
-    "gpu-idle": "idle_ns",
-    "exposed-communication": "exposed_communication_ns",
-    "exposed-copy": "exposed_copy_ns",
-}
-
-
 def share_of_step(finding: Finding, breakdowns: Sequence[BreakdownResult]) -> float:
     """Return what a finding costs as a share of the mean counted step of its rank."""
     result = next((one for one in breakdowns if one.rank == finding.rank), None)
     if result is None or not counted_steps(result):
         return finding.impact_fraction
-    if finding.id in _PARTS:
-        return _share_of_mean(result, _PARTS[finding.id])
+    part = FINDINGS[finding.id].part
+    if part is not None:
+        return _share_of_mean(result, MEASURES[part])
     per_step = finding.metrics.get("per_step_ns")
     if isinstance(per_step, int):
         return min(share(per_step, step_ns(result)), 1.0)
@@ -477,7 +474,6 @@ def _exposed(finding: Finding, cause: str) -> str:
 
 
 def _peers(finding: Finding) -> str | None:
-    """Return what a rank and its peers take, for one that computes longer; None if unknown."""
     own, least, most = (finding.metrics.get(f"{name}_ns") for name in ("compute", "least", "most"))
     if not (isinstance(own, int) and isinstance(least, int) and isinstance(most, int)):
         return None
@@ -507,7 +503,6 @@ def small_fixes(findings: Sequence[Finding]) -> str | None:
 
 
 def _place(finding: Finding) -> str:
-    """Return what the host was in, else the range around most of a finding."""
     # Optimizer.step#Adam.step
     name = re.sub(r"#[A-Za-z_]\w*\.\S*\Z", "", one_line(str(finding.metrics.get("host_in") or "")))
     if not name or len(name) > _MAX_PLACE:
@@ -539,7 +534,6 @@ _NOTHING_TO_DO = "In the first steps this is normal"
 
 
 def _within(text: str, max_words: int) -> str:
-    """Return the first clauses of a text that have no more words than allowed."""
     if len(text.split()) <= max_words:
         return text.rstrip(".")
     best = ""
@@ -586,7 +580,6 @@ def _gain(
 def _trust(
     analysis: RunResult, headline: Headline, first: Finding | None, max_words: int
 ) -> str | None:
-    """Say what weakens the verdict, the weightiest first, in a few words."""
     said: list[str] = []
     for reason in _doubts(analysis, headline, first):
         if len(" ".join([*said, reason]).split()) > min(max_words, _MAX_TRUST):

@@ -92,7 +92,6 @@ def record(
 
 
 def _field(name: str, kind: object) -> tuple[str, Any] | tuple[str, Any, Any]:
-    """Return a field for `defstruct`: one that may be left out is not there by default."""
     inside = get_args(kind)
     may_lack = bool(inside) and UnsetType in get_args(inside[0])
     return (name, kind, UNSET) if may_lack else (name, kind)

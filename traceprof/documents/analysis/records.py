@@ -23,7 +23,7 @@ from traceprof.documents.analysis.model import SCHEMA, Document, Headline, maker
 from traceprof.errors import TraceFileError
 from traceprof.findings import Finding, NotApplicable
 from traceprof.hardware import peak_memory_gb_per_s
-from traceprof.host.units import StepUnit
+from traceprof.host.units import NO_UNIT
 from traceprof.run.step_ranges import StepsSource
 from traceprof.version import __version__
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.kernels.kernel_table import InSteadyStep, KernelUse
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.trace.model.trace import Session
 
 _module_row = maker(model.Module, "rank", "per_steady_step_ns", "steady_error_ns")
 _step_row = maker(model.Step, "rank", "step", "start_ns", "end_ns", "left_out", "phase")
@@ -55,13 +54,14 @@ class ListField(NamedTuple):
 def _by_rank(
     record: type[Struct], rows: Callable[[RunResult], Iterable[tuple[int | None, object]]]
 ) -> ListField:
-    """Return a list of records that are a row and its rank."""
     made = maker(record, "rank")
     return ListField(record, lambda result: (made(row, rank) for rank, row in rows(result)))
 
 
 def _reports(result: RunResult) -> Iterator[model.Report]:
     for index, report in enumerate(result.run.reports):
+        environment = report.session.environment.items()
+        variables = {name: value for name, value in environment if _VARIABLE.fullmatch(name)}
         yield model.Report(
             index=index,
             path=str(report.path),  # a byte that is not UTF-8 as Python has it, which JSON may hold
@@ -70,23 +70,15 @@ def _reports(result: RunResult) -> Iterator[model.Report]:
             schema_version=report.schema_version,
             command_line=[_encodable(word) for word in report.session.command_line],
             recorded=[part.name.lower().replace("_", " ") for part in report.recorded],
-            environment=_environment(report.session),
+            environment={
+                _encodable(name): _encodable(value)
+                for name, value in {**report.session.versions, **variables}.items()
+            },
             timed=[
                 model.TimedSteps(one.rank, [*one.unrecorded_ns], [*one.recorded_ns])
                 for one in report.timed
             ],
         )
-
-
-def _environment(session: Session) -> dict[str, str]:
-    """Return versions, and the variables that change how a program runs."""
-    variables = {
-        name: value for name, value in session.environment.items() if _VARIABLE.fullmatch(name)
-    }
-    return {
-        _encodable(name): _encodable(value)
-        for name, value in ({**session.versions, **variables}).items()
-    }
 
 
 def _ranks(result: RunResult) -> Iterator[model.Rank]:
@@ -120,62 +112,45 @@ def _communication_totals(result: RunResult) -> Iterator[model.CommunicationTota
 
 
 def _kernels(result: RunResult) -> Iterator[model.Kernel]:
-    launched = {of_rank.rank: of_rank for of_rank in result.launched}
+    launched = {of_rank.rank: of_rank for of_rank in result.measured.launched}
     gpus = {rank.rank: rank.gpu for rank in result.run.ranks}
-    for table in result.kernels:
+    for table in result.measured.kernels:
         of_rank, gpu = launched.get(table.rank), gpus.get(table.rank)
         for use in table:
             yield _kernel(table.rank, gpu, use, of_rank.of(use.name) if of_rank else Launcher())
 
 
 def _modules(result: RunResult) -> Iterator[model.Module]:
-    for of_rank in result.launched:
+    for of_rank in result.measured.launched:
         for use in of_rank.modules:
             yield _module_row(use, of_rank.rank, *_in_steady_step(use.in_steady_step))
 
 
 def _headline(result: RunResult) -> Headline:
-    headline, verdict = result.headline, three_lines(result)
-    if headline is None:
-        return Headline(
-            **asdict(Savings()),
-            step_ns=None,
-            median_step_ns=None,
-            step_kinds=[],
-            left_out=[],
-            steps_source=StepsSource.NONE,
-            findings=[],
-            periods=[],
-            judged_fraction=None,
-            unit=StepUnit.STEP,
-            layers=None,
-            tokens_per_s=None,
-            sequences=None,
-            verdict=verdict,
-        )
-    lengths, breakdown = headline.lengths, headline.breakdown
-    unit, served = breakdown.unit, breakdown.unit.served
+    headline = result.headline
+    breakdown = None if headline is None else headline.breakdown
+    lengths = None if headline is None else headline.lengths
+    unit = NO_UNIT if breakdown is None else breakdown.unit
     return Headline(
-        **asdict(headline.savings),
-        step_ns=headline.step_ns,
+        **asdict(Savings() if headline is None else headline.savings),
+        step_ns=None if headline is None else headline.step_ns,
         median_step_ns=None if lengths is None else lengths.median_ns,
         step_kinds=[] if lengths is None else list(lengths.kinds),
         left_out=[] if lengths is None else list(lengths.left_out),
-        steps_source=breakdown.steps_source,
-        findings=[finding.id for finding in headline.causes],
-        periods=list(breakdown.periods),
-        judged_fraction=headline.judged_fraction,
+        steps_source=StepsSource.NONE if breakdown is None else breakdown.steps_source,
+        findings=[] if headline is None else [finding.id for finding in headline.causes],
+        periods=[] if breakdown is None else list(breakdown.periods),
+        judged_fraction=None if headline is None else headline.judged_fraction,
         unit=unit.unit,
         layers=unit.layers,
-        tokens_per_s=None if served is None else served.tokens_per_s,
-        sequences=None if served is None else served.sequences,
-        verdict=verdict,
-        phases=list(phases(breakdown)) or msgspec.UNSET,
+        tokens_per_s=None if unit.served is None else unit.served.tokens_per_s,
+        sequences=None if unit.served is None else unit.served.sequences,
+        verdict=three_lines(result),
+        phases=(list(phases(breakdown)) if breakdown is not None else []) or msgspec.UNSET,
     )
 
 
 def _run(result: RunResult) -> model.Run:
-    """Return how the reports belong together: clocks, matched operations, waits."""
     run, ranks, matrix_ns = result.run, result.ranks, result.ranks.matrix_ns
     work = rank_work.run(result.measured)
     return model.Run(
@@ -218,7 +193,6 @@ def _run(result: RunResult) -> model.Run:
 
 
 def _links(result: RunResult) -> Iterator[model.LinkUse]:
-    """Yield what links carried: by copies, then by counters."""
     for copies in result.links:
         for use in copies.uses:
             other = None
@@ -287,10 +261,12 @@ TABLES: Mapping[str, ListField] = {
         lambda result: ((one.rank, one.training) for one in result.breakdown if one.training),
     ),
     "steps": ListField(model.Step, _steps),
-    "step_totals": ListField(StepTotals, attrgetter("step_totals")),
+    "step_totals": ListField(StepTotals, attrgetter("measured.step_totals")),
     "slow_steps": _by_rank(
         model.SlowStep,
-        lambda result: ((one.rank, step) for one in result.slow_steps for step in one.steps),
+        lambda result: (
+            (one.rank, step) for one in result.measured.slow_steps for step in one.steps
+        ),
     ),
     "communication_totals": ListField(model.CommunicationTotals, _communication_totals),
     "beside": _by_rank(
@@ -302,19 +278,20 @@ TABLES: Mapping[str, ListField] = {
         lambda result: ((one.rank, use) for one in result.collectives for use in one.uses),
     ),
     "buckets": _by_rank(
-        model.Bucket, lambda result: ((one.rank, use) for one in result.buckets for use in one.uses)
+        model.Bucket,
+        lambda result: ((one.rank, use) for one in result.measured.buckets for use in one.uses),
     ),
     "compute": _by_rank(
         model.Compute,
-        lambda result: ((one.rank, part) for one in result.compute for part in one.parts),
+        lambda result: ((one.rank, part) for one in result.measured.compute for part in one.parts),
     ),
     "step_flops": ListField(
-        StepFlops, lambda result: (one.in_step for one in result.compute if one.in_step)
+        StepFlops, lambda result: (one.in_step for one in result.measured.compute if one.in_step)
     ),
     "kernels": ListField(model.Kernel, _kernels),
     "modules": ListField(model.Module, _modules),
     "findings": ListField(Finding, _findings),
-    "owners": ListField(Attribution, attrgetter("attributions")),
+    "owners": ListField(Attribution, attrgetter("verdict.attributions")),
     "not_applicable": ListField(NotApplicable, attrgetter("not_applicable")),
     "notes": ListField(model.Note, lambda result: starmap(model.Note, result.notes)),
     "lost_reports": ListField(
@@ -378,7 +355,6 @@ def read_document(text: bytes, name: str) -> Document:
 
 
 def _faults(values: object, document: Document) -> Iterator[str]:
-    """Yield what no analysis writes."""
     if _holds_large_number(values):
         yield "a number is too large"
     if not document.reports or not document.ranks:
@@ -396,7 +372,6 @@ def _faults(values: object, document: Document) -> Iterator[str]:
 
 
 def _holds_large_number(values: object) -> bool:
-    """Return whether a number, at any depth, is so large that it cannot be computed with."""
     stack = [values]
     while stack:
         value = stack.pop()

@@ -173,7 +173,7 @@ def unknown_data_loading(analysis: OpenAnalysis) -> Refusal | None:
     """Return why the cost of data loading is not known: most idle time has no known cause."""
     for result in analysis.measured.of(gpu_idle):
         unknown_ns = result.by_cause[IdleCause.UNKNOWN]
-        share = unknown_ns / max(result.window.length_ns, 1)
+        share = unknown_ns / max(result.window_ns, 1)
         if share > _MAX_UNKNOWN and unknown_ns > result.by_cause[IdleCause.DATA_LOADING]:
             return Refusal(
                 f"rank {result.rank} was idle for {100 * share:.1f} % of the time for reasons that"

@@ -9,22 +9,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.communication.messages import messages
 from traceprof.host.places import places, places_of_calls
 from traceprof.reports.tracks import EventKind
 from traceprof.run.rank import CpuRank
-from traceprof.structs import Record
+from traceprof.structs import Record, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
+    from typing_extensions import Self
 
     from traceprof.intervals import Int32, Int64, Mask
     from traceprof.ranks.comparison import RankComparison
     from traceprof.reports.tracks import Track
     from traceprof.run.rank import Rank
+    from traceprof.structs import Index
 
     Value = int | float | str | bool
     Special = dict[int, tuple[tuple[int, ...], Mapping[str, Value]]]
@@ -80,7 +83,10 @@ def flows_of(rank: Rank, comparison: RankComparison) -> MatchedFlows | None:
     """Return the flow ids of a rank's matched operations, with notes; None if none was matched."""
     if rank.rank not in comparison.ranks:
         return None
-    index = _index_of_arrivals(rank)
+    if isinstance(rank, CpuRank):
+        index = np.flatnonzero(rank.work.operations.is_over)
+    else:
+        index = messages(rank).kernel
     member = comparison.ranks.index(rank.rank)
     parts = []
     for first, waits in zip(first_flows(comparison), comparison.waits, strict=True):
@@ -102,13 +108,6 @@ def flows_of(rank: Rank, comparison: RankComparison) -> MatchedFlows | None:
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(columns[0], kind="stable")
     return MatchedFlows(*(column[order] for column in columns))
-
-
-def _index_of_arrivals(rank: Rank) -> Int64:
-    """Return which kernel or operation each of the rank's `Arrivals` is, int64[n]."""
-    if isinstance(rank, CpuRank):
-        return np.flatnonzero(rank.work.operations.is_over)
-    return messages(rank).kernel
 
 
 class LaunchFlows(Record, frozen=True):
@@ -162,7 +161,7 @@ def launch_flows(rank: Rank, ranks: Sequence[Rank], comparison: RankComparison) 
 _CATEGORIES = tuple(str(category) for category in EventKind)
 
 
-class TrackEvents(Record, frozen=True):
+class TrackEvents(Rows, frozen=True):
     """Events to be written, by start, longer ones first."""
 
     start_ns: Int64  # int64[n], on the run's clock
@@ -184,27 +183,14 @@ class TrackEvents(Record, frozen=True):
     place: Int32 | None = None
     places: Sequence[str] = ()
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-    def chosen(self, index: Mask) -> TrackEvents:
-        """Return some of the events: bool[n]."""
-        new = np.cumsum(index) - 1
-        special = {int(new[row]): said for row, said in self.special.items() if index[row]}
-        return TrackEvents(
-            self.start_ns[index],
-            self.end_ns[index],
-            self.name[index],
-            self.names,
-            self.category[index],
-            self.categories,
-            self.flow[index],
-            self.shared[index],
-            {key: (values[index], known[index]) for key, (values, known) in self.notes.items()},
-            special,
-            None if self.place is None else self.place[index],
-            self.places,
-        )
+    def chosen(self, rows: Index) -> Self:
+        """Return some of the events, with their notes and what is special of them."""
+        kept = np.arange(len(self))[rows]
+        new = np.full(len(self), -1)
+        new[kept] = np.arange(len(kept))
+        special = {int(new[row]): said for row, said in self.special.items() if new[row] >= 0}
+        notes = {key: (values[rows], known[rows]) for key, (values, known) in self.notes.items()}
+        return replace(super().chosen(rows), notes=notes, special=special)
 
 
 def noted(spans: Sequence[Span], to_run: Callable[[Int64], Int64] | None = None) -> TrackEvents:

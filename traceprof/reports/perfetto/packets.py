@@ -10,16 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
-    BUILTIN_CLOCK_BOOTTIME,
-    BUILTIN_CLOCK_REALTIME,
-    CounterDescriptor,
-    DebugAnnotation,
-    Trace,
-    TracePacket,
-    TrackDescriptor,
-    TrackEvent,
-)
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
 from traceprof.errors import one_line
 from traceprof.structs import Record
@@ -209,30 +200,30 @@ def _after(tag: bytes, content: Bytes) -> RowFields:
     return RowFields(((before, None), (content, None)), length)
 
 
-_BEGIN, _END = TrackEvent.TYPE_SLICE_BEGIN, TrackEvent.TYPE_SLICE_END
-_INSTANT = TrackEvent.TYPE_INSTANT
-_COUNTER = TrackEvent.TYPE_COUNTER
+_BEGIN, _END = proto.TrackEvent.TYPE_SLICE_BEGIN, proto.TrackEvent.TYPE_SLICE_END
+_INSTANT = proto.TrackEvent.TYPE_INSTANT
+_COUNTER = proto.TrackEvent.TYPE_COUNTER
 _SEQUENCE = 1  # all packets are of one, so that a name is written once
 _FIRST, _OTHERS = 3, 2  # sequence flags: the state begins here; it is needed
 _MAX_PACKETS = 4096  # written together; of names, in a packet
 _CHUNK = 32_768  # packets that are columns at a time
 MAX_NAME = 512
 
-_PACKET = tag_of(Trace(packet=[TracePacket()]))
-_TIME = tag_of(TracePacket(timestamp=1))
-_OF_SEQUENCE = tag_of(TracePacket(trusted_packet_sequence_id=1))
-_FLAGS = tag_of(TracePacket(sequence_flags=1))
-_EVENT = tag_of(TracePacket(track_event=TrackEvent()))
-_CATEGORY = tag_of(TrackEvent(category_iids=[1]))
-_TYPE = tag_of(TrackEvent(type=_BEGIN))
-_NAME = tag_of(TrackEvent(name_iid=1))
-_TRACK = tag_of(TrackEvent(track_uuid=1))
-_VALUE = tag_of(TrackEvent(counter_value=1))
-_NOTE = tag_of(TrackEvent(debug_annotations=[DebugAnnotation()]))
-_INTEGER = tag_of(DebugAnnotation(int_value=1))
-_TEXT = tag_of(DebugAnnotation(string_value_iid=1))
-_KEY = tag_of(DebugAnnotation(name=""))
-_FLOW = tag_of(TrackEvent(flow_ids=[1]), num_bytes=8)
+_PACKET = tag_of(proto.Trace(packet=[proto.TracePacket()]))
+_TIME = tag_of(proto.TracePacket(timestamp=1))
+_OF_SEQUENCE = tag_of(proto.TracePacket(trusted_packet_sequence_id=1))
+_FLAGS = tag_of(proto.TracePacket(sequence_flags=1))
+_EVENT = tag_of(proto.TracePacket(track_event=proto.TrackEvent()))
+_CATEGORY = tag_of(proto.TrackEvent(category_iids=[1]))
+_TYPE = tag_of(proto.TrackEvent(type=_BEGIN))
+_NAME = tag_of(proto.TrackEvent(name_iid=1))
+_TRACK = tag_of(proto.TrackEvent(track_uuid=1))
+_VALUE = tag_of(proto.TrackEvent(counter_value=1))
+_NOTE = tag_of(proto.TrackEvent(debug_annotations=[proto.DebugAnnotation()]))
+_INTEGER = tag_of(proto.DebugAnnotation(int_value=1))
+_TEXT = tag_of(proto.DebugAnnotation(string_value_iid=1))
+_KEY = tag_of(proto.DebugAnnotation(name=""))
+_FLOW = tag_of(proto.TrackEvent(flow_ids=[1]), num_bytes=8)
 
 
 class PacketWriter:
@@ -243,7 +234,7 @@ class PacketWriter:
 
     def __init__(self, file: BinaryIO, shift_ns: int) -> None:
         self._file, self._shift_ns = file, shift_ns
-        self._trace, self._num_packets = Trace(), 0
+        self._trace, self._num_packets = proto.Trace(), 0
         self._num_tracks = 0
         self._names: dict[str, int] = {}
         self._categories: dict[str, int] = {}
@@ -251,16 +242,16 @@ class PacketWriter:
         first = self._packet()
         first.sequence_flags = _FIRST
         # Track events without a clock of their own are of this one.
-        first.trace_packet_defaults.timestamp_clock_id = BUILTIN_CLOCK_BOOTTIME
+        first.trace_packet_defaults.timestamp_clock_id = proto.BUILTIN_CLOCK_BOOTTIME
 
     def utc(self, start_utc_ns: int) -> None:
         """Say what UTC was at time 0."""
         packet = self._packet()
         packet.timestamp = self._shift_ns
-        packet.clock_snapshot.primary_trace_clock = BUILTIN_CLOCK_BOOTTIME
+        packet.clock_snapshot.primary_trace_clock = proto.BUILTIN_CLOCK_BOOTTIME
         for clock, time_ns in (
-            (BUILTIN_CLOCK_BOOTTIME, self._shift_ns),
-            (BUILTIN_CLOCK_REALTIME, start_utc_ns),
+            (proto.BUILTIN_CLOCK_BOOTTIME, self._shift_ns),
+            (proto.BUILTIN_CLOCK_REALTIME, start_utc_ns),
         ):
             packet.clock_snapshot.clocks.add(clock_id=clock, timestamp=time_ns)
 
@@ -269,7 +260,7 @@ class PacketWriter:
         number, track = self._track()
         track.process.pid = pid
         track.process.process_name = name
-        track.child_ordering = TrackDescriptor.EXPLICIT
+        track.child_ordering = proto.TrackDescriptor.EXPLICIT
         track.sibling_order_rank = order
         return number
 
@@ -289,7 +280,7 @@ class PacketWriter:
         """Add a counter below a track; return its track."""
         number, track = self._track()
         track.parent_uuid, track.name, track.sibling_order_rank = parent, name, order
-        track.counter.unit = CounterDescriptor.UNIT_UNSPECIFIED
+        track.counter.unit = proto.CounterDescriptor.UNIT_UNSPECIFIED
         track.counter.unit_name = unit
         return number
 
@@ -305,7 +296,6 @@ class PacketWriter:
             self._nested(new_track(), events.chosen(lane == number) if last else events)
 
     def _nested(self, track: int, events: TrackEvents) -> None:
-        """Add events that lie inside each other or follow each other."""
         name, category = self._named(events)
         place = self._placed(events)
         is_special = np.zeros(len(events), np.bool_)
@@ -392,7 +382,6 @@ class PacketWriter:
     def _special(
         self, track: int, events: TrackEvents, part: Int64, name: Int64, category: Int64
     ) -> EncodedMessages:
-        """Return the packets of begins that have what few have: several flows, any notes."""
         packets = [
             self._special_packet(
                 track,
@@ -409,7 +398,7 @@ class PacketWriter:
     def _special_packet(
         self, track: int, events: TrackEvents, index: int, name: int, category: int
     ) -> bytes:
-        trace = Trace()
+        trace = proto.Trace()
         packet = trace.packet.add(
             timestamp=int(events.start_ns[index]) + self._shift_ns,
             trusted_packet_sequence_id=_SEQUENCE,
@@ -436,7 +425,6 @@ class PacketWriter:
         return content
 
     def _named(self, events: TrackEvents) -> tuple[Int64, Int64]:
-        """Return the numbers of names and of categories by index, 0 for those not used."""
         return (
             self._interned("event_names", self._names, events.names, events.name),
             self._interned(
@@ -445,7 +433,6 @@ class PacketWriter:
         )
 
     def _placed(self, events: TrackEvents) -> Int64:
-        """Return the number of the place of each event, 0 for none."""
         if events.place is None:
             return np.zeros(len(events), np.int64)
         used = events.place[events.place >= 0]
@@ -478,9 +465,9 @@ class PacketWriter:
         # A trace is made of its packets, so that several one after the other are one.
         if self._num_packets:
             self._file.write(self._trace.SerializeToString())
-            self._trace, self._num_packets = Trace(), 0
+            self._trace, self._num_packets = proto.Trace(), 0
 
-    def _packet(self) -> TracePacket:
+    def _packet(self) -> proto.TracePacket:
         if self._num_packets >= _MAX_PACKETS:
             self.flush()
         self._num_packets += 1
@@ -489,7 +476,7 @@ class PacketWriter:
         packet.sequence_flags = _OTHERS
         return packet
 
-    def _track(self) -> tuple[int, TrackDescriptor]:
+    def _track(self) -> tuple[int, proto.TrackDescriptor]:
         self._num_tracks += 1
         track = self._packet().track_descriptor
         track.uuid = self._num_tracks

@@ -23,18 +23,11 @@ from traceprof.ranks.passes import BACKWARD, FORWARD, OTHER, WEIGHTS
 from traceprof.replay.critical_path import step_path
 from traceprof.replay.results import Refusal
 from traceprof.replay.whatif import refusal_of
+from traceprof.reports import tracks
 from traceprof.reports.drawings import CLASSES
 from traceprof.reports.drawings import WAIT_PARTS as PARTS
 from traceprof.reports.perfetto.events import TrackEvents, events_of, flows_of, launch_flows, noted
 from traceprof.reports.perfetto.packets import MAX_NAME, PacketWriter
-from traceprof.reports.tracks import (
-    EventKind,
-    communication_track,
-    gpu_tracks,
-    host_tracks,
-    mark_tracks,
-    operator_tracks,
-)
 from traceprof.run.guard import optional
 from traceprof.run.rank import CpuRank
 from traceprof.trace.model.operations import PERCENT
@@ -52,7 +45,6 @@ if TYPE_CHECKING:
     from traceprof.ranks.bubbles import StageGaps
     from traceprof.replay.results import StepPath
     from traceprof.reports.perfetto.events import LaunchFlows, Span, Value
-    from traceprof.reports.tracks import Track
     from traceprof.run.rank import Rank
 
 # From the top of a rank; threads, of which Perfetto knows by itself, come last.
@@ -87,8 +79,8 @@ def write_rank(
         _write_findings(writer, process, findings, result, to_run)
         _write_steps(writer, process, result, to_run)
     flows = flows_of(rank, analysis.ranks)
-    tracks = [communication_track(rank)] if isinstance(rank, CpuRank) else gpu_tracks(rank)
-    for track in tracks:
+    cpu = tracks.communication_track(rank) if isinstance(rank, CpuRank) else None
+    for track in tracks.gpu_tracks(rank) if cpu is None else (cpu,):
         new_track = partial(writer.track, process, track.label, _STREAMS)
         writer.slices(new_track, events_of(track, to_run, flows, launches, rank))
     _write_counters(writer, process, rank, to_run, has_host=has_host)
@@ -109,7 +101,6 @@ def _write_findings(
     result: BreakdownResult,
     to_run: Callable[[Int64], Int64],
 ) -> None:
-    """Write a track for each finding: what is judged, and its evidence inside."""
     if not findings:
         return
     parent = writer.track(process, "findings", _FINDINGS)
@@ -187,25 +178,23 @@ def _write_threads(
     launches: LaunchFlows,
     to_run: Callable[[Int64], Int64],
 ) -> None:
-    """Write the threads of a process: marks on the thread itself, all else below it."""
     names = {
         rank.trace.thread_number(thread): name for thread, name in rank.trace.thread_names.items()
     }
     threads: dict[int, int] = {}
 
-    def thread_of(track: Track) -> int:
+    def thread_of(track: tracks.Track) -> int:
         tid = track.number
         if tid not in threads:
             threads[tid] = writer.thread(pid, tid, one_line(names.get(tid, "thread"), MAX_NAME))
         return threads[tid]
 
-    for track in chain(operator_tracks(rank), host_tracks(rank)):
-        what = (
-            "CUDA calls" if track.category[0] == EventKind.CALL else track.label.partition(": ")[2]
-        )
+    for track in chain(tracks.operator_tracks(rank), tracks.host_tracks(rank)):
+        is_call = track.category[0] == tracks.EventKind.CALL
+        what = "CUDA calls" if is_call else track.label.partition(": ")[2]
         new_track = partial(writer.track, thread_of(track), what)
         writer.slices(new_track, events_of(track, to_run, None, launches, rank))
-    for track in mark_tracks(rank):
+    for track in tracks.mark_tracks(rank):
         writer.instants(thread_of(track), events_of(track, to_run))
 
 
@@ -394,7 +383,6 @@ def _first_of(rank: Rank) -> int:
 
 
 def _one_by_one(ranks: Sequence[Rank]) -> Iterator[Rank]:
-    """Yield ranks; release what each keeps once it is done with."""
     for rank, following in zip_longest(ranks, ranks[1:]):
         yield rank
         rank.release()
