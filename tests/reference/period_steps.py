@@ -18,6 +18,9 @@ Shares no code with ``traceprof``.
 * A phase takes 2 % of the time. The longest counts; and others of ten returns that begin with an
   operation that hardly runs (5 % of the returns) in them and whose own hardly runs in it.
 * Phases cover 80 % of the operations' time, at least four returns each.
+* Where at least half of the periods hold no communication kernel, and others do, periods are also
+  searched with these kernels in between: if there are fewer, they count, each from the operation
+  that comes first in it or after it, without these kernels.
 """
 
 from collections import defaultdict
@@ -28,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.reference.nsight_export import COMPUTE, Operation
+from tests.reference.nsight_export import COMMUNICATION, COMPUTE, Operation
 
 Int64 = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -95,7 +98,37 @@ def period_steps(operations: list[Operation], low: int, high: int) -> list[Perio
     if len(time) > 1:
         candidates.append(_phases_of([op for op in items if op.stream == busiest]))
     (kept, phases) = max(candidates, key=lambda candidate: _match(candidate[1]))
-    return _steps(kept, phases)
+    collectives = [
+        op
+        for op in operations
+        if op.kind == COMMUNICATION and not op.is_copy and low <= op.start < high
+    ]
+    return _steps(kept, _between_collectives(kept, phases, collectives) or phases)
+
+
+def _between_collectives(
+    items: list[Operation], phases: list[Phase], collectives: list[Operation]
+) -> list[Phase]:
+    begins = [items[place].start for phase in phases for place in phase.begins]
+    holders = {sum(begin <= op.start for begin in begins) for op in collectives}
+    if not holders or 2 * len(holders) > len(begins):
+        return []
+    merged = sorted([*items, *collectives], key=lambda op: op.start)
+    before = [0]
+    for op in merged:
+        before.append(before[-1] + (op.kind == COMPUTE))
+    longer = []
+    for phase in _phases_of(merged)[1]:
+        first, stop = before[phase.first], before[phase.stop]
+        places = sorted({before[place] for place in phase.begins})
+        if len(places) < 4:
+            continue
+        lag = round(median(b - a for a, b in pairwise(places)))
+        if places[0] - first >= 0.95 * lag:
+            places.insert(0, first)
+        places = [place for place in places if place < stop]
+        longer.append(Phase(lag, first, places, stop, phase.same, phase.names))
+    return longer if sum(len(phase.begins) for phase in longer) < len(begins) else []
 
 
 def _match(phases: list[Phase]) -> float:

@@ -1,13 +1,15 @@
 """Steps that nobody marked: periods of kernels as the steps of a rank."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from tests.support.builders import US, TraceBuilder, solver
+from tests.reference.nsight_export import Export
+from tests.reference.training import training
+from tests.support.builders import ALL_REDUCE, US, TraceBuilder, solver
 from tests.support.databases import cut
 from tests.support.selection import known
 from tests.support.traces import ranks_of
@@ -221,6 +223,78 @@ def test_launches_of_one_size_of_a_benchmark_are_no_steps(tmp_path: Path) -> Non
         assert rank.periods is None
     with ranks_of(benchmark(5).write(tmp_path / "5.sqlite")) as (rank,):
         assert len(known(rank.steps)) == 33
+
+
+def between_collectives(
+    changed: Sequence[str] = ("gemm",), *, lacking: float = 0.0, off_stream: bool = False
+) -> TraceBuilder:
+    """30 steps of 40 equal GEMMs and an AllReduce, which a share of them lacks.
+
+    `changed`: what a third of the steps, by chance, has in place of one GEMM.
+    """
+    trace, at, source = TraceBuilder(), 0, np.random.default_rng(0)
+    for _ in range(30):
+        place = int(source.integers(40))
+        one = changed if source.random() < 1 / 3 else ["gemm"]
+        for name in [*["gemm"] * place, *one, *["gemm"] * (39 - place)]:
+            launch = at - 5 * US, at - 4 * US
+            trace.kernel(at, at + 30 * US, f"{name}(float*)", launch=launch)
+            at += 32 * US
+        if source.random() >= lacking:
+            begin = at - 20 * US if off_stream else at
+            launch = begin - 5 * US, begin - 4 * US
+            stream = 20 if off_stream else 7
+            trace.kernel(begin, begin + 30 * US, ALL_REDUCE, stream=stream, launch=launch)
+            at = begin + 32 * US
+        at += 20 * US
+    return trace
+
+
+@pytest.mark.parametrize("off_stream", [False, True])
+@pytest.mark.parametrize("changed", [["gemm"], ["scale", "gemm"], ["gemm", "gemm"], []])
+def test_equal_kernels_between_collectives_are_a_step(
+    changed: list[str], off_stream: bool, tmp_path: Path
+) -> None:
+    path = between_collectives(changed, off_stream=off_stream).write(tmp_path)
+    with ranks_of(path) as (rank,):
+        steps, (period,) = known(rank.steps), known(rank.periods).phases
+        assert period == Period("gemm", 40, is_only=False)
+        assert len(steps) == 30
+        # Each begins with the GEMM after an AllReduce.
+        collectives = rank.operations.kernels.start_ns[rank.is_communication_kernel]
+        assert (np.searchsorted(steps.start_ns, collectives) == np.arange(1, 31)).all()
+    export = Export(path)
+    (key,) = export.ranks
+    assert len(training(export, *key).steps) == 30
+
+
+def test_a_collective_after_every_tenth_iteration_is_inserted(tmp_path: Path) -> None:
+    """As a kernel would be: of 40 others it is too few to make another period."""
+    trace, layers = TraceBuilder(), [f"layer_{number}" for number in range(40)]
+    for number in range(100):
+        at = number * 2000 * US
+        solver(1, layers, builder=trace, begin_ns=at)
+        if number % 10 == 9:
+            trace.kernel(at + 1500 * US, at + 1600 * US, ALL_REDUCE)
+    with ranks_of(trace.write(tmp_path)) as (rank,):
+        assert known(rank.periods).phases == (Period("layer_0", 40, is_only=True),)
+        assert len(known(rank.steps)) == 100
+
+
+def test_collectives_alone_are_no_phase(tmp_path: Path) -> None:
+    trace = between_collectives()
+    for number in range(300):
+        at = (50_000 + number * 40) * US
+        trace.kernel(
+            at, at + 30 * US, "ncclDevKernel_AllGather_RING_LL()", launch=(at - 5 * US, at - 4 * US)
+        )
+    with ranks_of(trace.write(tmp_path)) as (rank,):
+        assert known(rank.periods).phases == (Period("gemm", 40, is_only=False),)
+
+
+def test_collectives_that_lie_anywhere_make_no_longer_period(tmp_path: Path) -> None:
+    with ranks_of(between_collectives(lacking=0.5).write(tmp_path)) as (rank,):
+        assert known(rank.periods).phases[0].num_kernels == 1
 
 
 PROGRAMS: dict[str, tuple[int, Callable[[int], TraceBuilder]]] = {

@@ -18,7 +18,7 @@ from traceprof import intervals
 from traceprof.errors import one_line
 from traceprof.run.step_ranges import StepRanges, StepsSource, StepWindows
 from traceprof.structs import Record, Rows
-from traceprof.trace.grouping import distinct_values, is_in, medians_of_known
+from traceprof.trace.grouping import distinct_values, is_in, median_of, medians_of_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -504,7 +504,8 @@ def period_steps(
     """Steps of a rank by the periods of its kernels; None if it has no period.
 
     They are searched among all kernels in order of start, and on the busiest stream alone; the more
-    regular ones count. Kernels that `communicates` are left out: they wait for other ranks.
+    regular ones count. Kernels that `communicates` are left out, since they wait for other ranks,
+    unless most periods have none: see `_of_collectives`.
     `span_ns`: the training, in which they are searched. `whole_ns`: what they must hold most of.
     """
     kernels, graphs = operations.kernels, operations.graphs
@@ -538,6 +539,11 @@ def period_steps(
             periods, chosen = alone, np.flatnonzero(busiest)
     if periods is None:
         return None
+    joined = np.flatnonzero(communicates & _within(kernels.start_ns, (span_ns[0], searched[1])))
+    collectives = Items(
+        _narrow(kernels.packed_signature.at(joined)), kernels.start_ns[joined], kernels.ends(joined)
+    )
+    periods = _of_collectives(periods, collectives) or periods
     begins = chosen[np.concatenate([phase.begins for phase in periods.phases])]
     windows = _windows(periods)
     judged = intervals.union(windows.start_ns, windows.end_ns)
@@ -570,6 +576,39 @@ def period_steps(
         is_graph[begins],
         place[begins],
     )
+
+
+def _of_collectives(periods: Periods, collectives: Items) -> Periods | None:
+    """Return longer periods that end with collectives which most of the given ones lack, if any.
+
+    A program that does the same again and again between two collectives repeats itself with them.
+    """
+    items = periods.items
+    begins = items.start_ns[np.concatenate([phase.begins for phase in periods.phases])]
+    holders = distinct_values(np.searchsorted(begins, collectives.start_ns, "right"))
+    if not 0 < 2 * len(holders) <= len(begins):
+        return None
+    num = len(items.signature)
+    start, end = (
+        np.concatenate(columns)
+        for columns in ((items.start_ns, collectives.start_ns), (items.end_ns, collectives.end_ns))
+    )
+    names = np.concatenate((items.signature, collectives.signature.astype(np.int64) + num))
+    order = np.argsort(start, kind="stable")
+    found = find_periods(Items(_narrow(names[order]), start[order], end[order]))
+    before = np.append(0, np.cumsum(order < num))  # the given items before each place
+    phases = []
+    for phase in found.phases if found else ():
+        first, stop = int(before[phase.first]), int(before[phase.stop])
+        of_phase = distinct_values(before[phase.begins])
+        if len(of_phase) < MIN_RETURNS:
+            continue  # collectives alone
+        lag = round(float(median_of(np.diff(of_phase))))
+        if of_phase[0] - first >= (1 - _TOLERANCE) * lag:
+            of_phase = np.append(first, of_phase)  # before the first collective
+        phases.append(Phase(lag, first, of_phase[of_phase < stop], stop, phase.match))
+    is_longer = sum(len(phase.begins) for phase in phases) < len(begins)
+    return Periods(items, tuple(phases)) if phases and is_longer else None
 
 
 def _holds_most(
