@@ -55,8 +55,6 @@ def surroundings(rank: Rank, start_ns: int, end_ns: int) -> Surroundings | None:
 MIN_LEAD = 0.03
 """The share of what is judged from which on the host's time before the first launch is named."""
 
-REQUIRES: tuple[Part, ...] = ()  # a rank has operations of a GPU, or ranges of its own
-READS: tuple[str, ...] = ()
 FINDINGS: dict[str, FindingKind] = {}
 PAGE: dict[str, str] = {}
 

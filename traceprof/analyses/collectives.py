@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from traceprof.trace.model.communication_calls import CallLabel
 
 ID = "small-collectives"
-REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-READS: tuple[str, ...] = ("arrivals",)
 
 
 class SmallCollectivesMetrics(f.Metrics):

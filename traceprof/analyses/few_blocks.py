@@ -14,7 +14,6 @@ from traceprof.analyses.results import CostResult
 from traceprof.analyses.unified_memory import page_moves, waits_for_pages
 from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.structs import Record
-from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank, Window
 
 ID = "few-blocks"
-REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-READS: tuple[str, ...] = ()
 MIN_KERNEL_NS = 10_000
 """Shorter kernels take about as long with more blocks: their latency is most of their time."""
 _FEWEST_SMS = 14  # of a GPU that trains: with an unknown number, fewer blocks are too few

@@ -21,7 +21,6 @@ from traceprof.kernel_names.arithmetic import (
 from traceprof.kernel_names.categories import MAIN_COMPUTE, Category, KernelKind, kernel_kind
 from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.grouping import distinct_values
-from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent, times
 
 if TYPE_CHECKING:
@@ -102,8 +101,6 @@ def advice(
 
 
 ID = "full-precision-matmul"
-REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-READS: tuple[str, ...] = ()
 
 
 class FullPrecisionMatmulMetrics(f.Metrics):

@@ -143,7 +143,6 @@ def _unions(spans: Sequence[Sequence[tuple[Int64, Int64]]]) -> tuple[Intervals, 
 
 
 ID = "host-stall"
-READS: tuple[str, ...] = ("arrivals", "stalls")
 _MIN_OWN = 0.1
 """Of the cost of the rank that costs most: a rank that costs less has no finding."""
 

@@ -33,7 +33,6 @@ from traceprof.patterns import lazy
 from traceprof.run.steady_steps import covered_in_mean, only_step, steady_steps
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind
-from traceprof.trace.model.parts import Part
 from traceprof.units import duration, times
 
 if TYPE_CHECKING:
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
 _MAX_INNER_CALLS = 2  # recorded between a copy of the runtime and its thread's next call
 
 ID = "host-sync"
-REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
-READS: tuple[str, ...] = ()
 
 
 class HostSyncMetrics(f.Metrics):

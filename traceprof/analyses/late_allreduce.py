@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank, Window
 
 ID = "late-allreduce"
-REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-READS: tuple[str, ...] = ("arrivals",)
 
 
 class LateAllreduceMetrics(f.Metrics):

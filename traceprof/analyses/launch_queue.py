@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from traceprof.trace.model.host import ApiCalls
 
 ID = "launch-queue-stall"
-REQUIRES: tuple[Part, ...] = (Part.API_CALLS,)
-READS: tuple[str, ...] = ()
 
 
 class LaunchQueueStallMetrics(f.Metrics):
@@ -113,7 +111,7 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
     """Measure the queue of the rank's process, and the stalls of launches for the rank.
 
     Raises:
-        ValueError: the report lacks what `REQUIRES` names.
+        ValueError: the report has no API calls.
     """
     if rank.calls is None:
         raise ValueError(f"rank {rank.rank}: the report has no API calls")

@@ -4,13 +4,13 @@ A report is measured where it is opened, perhaps by another process or machine. 
 small, and can be pickled: `MeasuredReport`.
 
 An analysis is a module, or a package whose `__init__` has the shape of `RankModule` or
-`RunModule`: `FINDINGS` are the kinds of findings that it can make, `REQUIRES` the parts that a
-trace must hold so that it can run; `run` measures, `findings` judges.
+`RunModule`: `FINDINGS` are the kinds of findings that it can make; `run` measures, `findings`
+judges. `Registration` says what it requires and reads.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import field
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ from traceprof.ranks.passes import rank_passes
 from traceprof.run.cache import Cache
 from traceprof.run.guard import optional
 from traceprof.structs import Record
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from traceprof.run.opening import RunSummary
     from traceprof.run.rank import Rank, Window
     from traceprof.run.summary import FailedReport, RankInfo, ReportSummary
-    from traceprof.trace.model.parts import Part
 
 
 class Wanted(Record, frozen=True):
@@ -294,22 +294,16 @@ class RankModule(Judge[Result], Protocol[Result]):
     FINDINGS: dict[str, FindingKind]  # the kinds of findings it can make, by id
     # the values that its pages in `explanations/` name with a dollar sign: limits, advice
     PAGE: dict[str, str]
-    # the parts a trace must hold; where one is missing, the report says which
-    REQUIRES: tuple[Part, ...]
-    # the shared measurements and the other findings whose results it reads, or may be part of
-    READS: tuple[str, ...]
 
     def run(self, rank: Rank, window: Window) -> Result:
         """Return numbers only, of the window."""
 
 
 class RunModule(Protocol[OfRun]):
-    """A module that measures all ranks together; it has no `REQUIRES`."""
+    """A module that measures all ranks together."""
 
-    FINDINGS: dict[str, FindingKind]  # the kinds of findings it can make, by id
-    # the values that its pages in `explanations/` name with a dollar sign: limits, advice
+    FINDINGS: dict[str, FindingKind]  # as of a `RankModule`
     PAGE: dict[str, str]
-    READS: tuple[str, ...]  # the shared measurements and the other findings that it reads
 
     def run(self, measured: MeasuredRun) -> OfRun:
         """Return numbers only."""
@@ -337,32 +331,20 @@ class Registration(Record, frozen=True):
     claims: Callable[[Any], list[Finding | NotApplicable]] | None = None
     reads: tuple[str, ...] = ()  # the shared measurements and the other findings that it reads
 
-    @overload
     @staticmethod
     def of(
         module: RankModule[Result],
         *,
+        requires: tuple[Part, ...] = (Part.GPU_OPERATIONS,),
+        reads: tuple[str, ...] = (),
         is_for_cpu: bool = False,
         is_listed: bool = False,
         refined: Callable[[Result, RankComparison], Result] | None = None,
-    ) -> Registration: ...
-
-    @overload
-    @staticmethod
-    def of(module: RunModule[OfRun]) -> Registration: ...
-
-    @staticmethod
-    def of(
-        module: Any,
-        *,
-        is_for_cpu: bool = False,
-        is_listed: bool = False,
-        refined: Callable[[Any, RankComparison], Any] | None = None,
     ) -> Registration:
-        """Register a module, which measures each rank, or all ranks together.
+        """Register a module that measures each rank; see the fields.
 
-        `is_for_cpu`: also ranks without a GPU; `is_listed`: its numbers are also shown for all
-        that a rank did; `refined` returns a better result once ranks have been compared.
+        `is_for_cpu`: it requires nothing, for a rank has operations of a GPU, or ranges of its own.
+        `refined`: returns a better result once ranks have been compared.
         """
         ids = tuple(module.FINDINGS)
 
@@ -380,7 +362,40 @@ class Registration(Record, frozen=True):
             num_ranks = len(measured.run.ranks) + len(measured.failed)
             return [*claims, *not_ruled_out(module.FINDINGS, claims, hidden, num_ranks)]
 
-        def judge_run(measured: MeasuredRun) -> list[Finding | NotApplicable]:
+        def refine(results: Results, ranks: RankComparison) -> Results:
+            if refined is None:
+                return results
+            return results.replaced(
+                module, [refined(result, ranks) for result in results.of(module)]
+            )
+
+        measures = Registration(
+            module.__name__,
+            module.FINDINGS,
+            module.PAGE,
+            judge,
+            module.run,
+            () if is_for_cpu else requires,
+            is_for_cpu,
+            is_listed,
+            refine,
+            claims_of,
+            reads,
+        )
+        if not ids:  # the breakdown, which nothing stands in for
+            return measures
+        return replace(
+            measures,
+            judge=optional(*ids, otherwise=lambda _: [])(judge),
+            measure=optional(*ids, otherwise=lambda *_: None)(module.run),
+            refine=optional(*ids, otherwise=lambda results, _: results)(refine),
+        )
+
+    @staticmethod
+    def of_run(module: RunModule[OfRun], *, reads: tuple[str, ...]) -> Registration:
+        """Register a module that measures all ranks together."""
+
+        def judge(measured: MeasuredRun) -> list[Finding | NotApplicable]:
             # What one rank lost, the others are compared with.
             lost = tuple(cause for several in measured.hidden.values() for cause in several)
             hidden = dict.fromkeys((rank.rank for rank in measured.run.ranks), lost)
@@ -390,39 +405,10 @@ class Registration(Record, frozen=True):
                 return judged
             return not_ruled_out(module.FINDINGS, (), measured.hidden, num_ranks)
 
-        def refine(results: Results, ranks: RankComparison) -> Results:
-            if refined is None:
-                return results
-            return results.replaced(
-                module, [refined(result, ranks) for result in results.of(module)]
-            )
-
-        if not hasattr(module, "REQUIRES"):
-            return Registration(
-                module.__name__,
-                module.FINDINGS,
-                module.PAGE,
-                optional(*ids, otherwise=lambda _: [])(judge_run),
-                reads=module.READS,
-            )
-        measures = Registration(
+        return Registration(
             module.__name__,
             module.FINDINGS,
             module.PAGE,
-            judge,
-            module.run,
-            module.REQUIRES,
-            is_for_cpu,
-            is_listed,
-            refine,
-            claims_of,
-            module.READS,
-        )
-        if not ids:  # the breakdown, which nothing stands in for
-            return measures
-        return replace(
-            measures,
-            judge=optional(*ids, otherwise=lambda _: [])(judge),
-            measure=optional(*ids, otherwise=lambda *_: None)(module.run),
-            refine=optional(*ids, otherwise=lambda results, _: results)(refine),
+            optional(*module.FINDINGS, otherwise=lambda _: [])(judge),
+            reads=reads,
         )

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank, Window
 
 ID = "nccl-serialization"
-REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-READS: tuple[str, ...] = ()
 
 
 class NcclSerializationMetrics(f.Metrics):

@@ -28,13 +28,13 @@ from traceprof.kernel_names import function_name
 from traceprof.run.steady_steps import covered_in_mean, only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in
-from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
     from traceprof.analyses.kernels.kernel_table import ComparedSignatures
     from traceprof.intervals import Float64, Int64, Intervals, Mask
     from traceprof.run.rank import Rank, Window
+    from traceprof.trace.model.parts import HowToCollect
 
 MIN_ALONE = 3  # fewer kernels of a signature give no median worth the name
 _MIN_ERRORS = 3  # standard errors: a smaller difference between other places is noise
@@ -157,8 +157,6 @@ def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
 
 
 ID = "overlap-slowdown"
-REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-READS: tuple[str, ...] = ()
 
 
 class OverlapSlowdownMetrics(f.Metrics):

@@ -223,9 +223,6 @@ PAGE = {
 }
 
 
-REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-READS: tuple[str, ...] = ()
-
 _SEND_RECV = "SendRecv"
 
 

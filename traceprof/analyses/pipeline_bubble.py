@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from traceprof.ranks.comparison import RankComparison
 
 ID = "pipeline-bubble"
-READS: tuple[str, ...] = ("arrivals", "passes", "exposed-communication", "gpu-idle")
 HOW_TO_COLLECT = (
     "record with the ranges of `instrument`, which name the peer of every send and receive,"
     " forwards and backwards: traceprof record -- python -m instrument SCRIPT"

@@ -106,7 +106,6 @@ def groups_at_once(operations: MachineOperations) -> Int64:
 
 
 ID = "process-group-scaling"
-READS: tuple[str, ...] = ("arrivals", "process_groups")
 
 # Medians of fewer differ by a fifth on a machine that does something else, too.
 MIN_OPERATIONS = 50

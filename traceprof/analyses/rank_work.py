@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from traceprof.ranks.waits import GroupWaits
     from traceprof.run.session_clocks import Clocks
 
-READS = ("arrivals", "placed", "passes")
 MIN_NOISE = 0.01
 """The share of its compute by which a rank differs from its peers in any run."""
 NUM_NOISE = 3.0

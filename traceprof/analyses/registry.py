@@ -29,6 +29,7 @@ from traceprof.analyses import (
     unified_memory,
 )
 from traceprof.analyses.measurements import MEASUREMENTS, Registration, Wanted
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -38,6 +39,7 @@ ANALYSES = (
     Registration.of(
         exposed_communication,
         is_for_cpu=True,
+        reads=("arrivals", "overlap-slowdown"),
         is_listed=True,
         refined=exposed_communication.refined,
     ),
@@ -48,19 +50,21 @@ ANALYSES = (
     Registration.of(unfused_kernels),
     Registration.of(few_blocks),
     Registration.of(unified_memory),
-    Registration.of(launch_queue),
+    Registration.of(launch_queue, requires=(Part.API_CALLS,)),
     Registration.of(links, is_listed=True),
     Registration.of(peer_transfers),
     Registration.of(exposed_copy),
     Registration.of(pageable_copy),
-    Registration.of(host_sync),
-    Registration.of(collectives, is_listed=True, refined=collectives.refined),
-    Registration.of(late_allreduce, refined=late_allreduce.refined),
-    Registration.of(process_group_scaling),
-    Registration.of(straggler),
-    Registration.of(pipeline_bubble),
-    Registration.of(host_stall),
-    Registration.of(uneven_kernels),
+    Registration.of(host_sync, requires=(Part.API_CALLS,)),
+    Registration.of(collectives, reads=("arrivals",), is_listed=True, refined=collectives.refined),
+    Registration.of(late_allreduce, reads=("arrivals",), refined=late_allreduce.refined),
+    Registration.of_run(process_group_scaling, reads=("arrivals", "process_groups")),
+    Registration.of_run(straggler, reads=("arrivals", "placed", "passes")),
+    Registration.of_run(
+        pipeline_bubble, reads=("arrivals", "passes", "exposed-communication", "gpu-idle")
+    ),
+    Registration.of_run(host_stall, reads=("arrivals", "stalls")),
+    Registration.of_run(uneven_kernels, reads=("arrivals", "placed", "passes")),
 )
 FINDINGS = {id_: kind for analysis in ANALYSES for id_, kind in analysis.findings.items()}
 """All kinds of findings, by id."""

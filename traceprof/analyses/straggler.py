@@ -146,7 +146,6 @@ PAGE = {"advice": "\n".join(f"\n*{cause}*\n\n{f.bullets(lines)}" for cause, line
 
 
 ID = "straggler"
-READS: tuple[str, ...] = ("arrivals", "placed", "passes")
 
 
 class StragglerMetrics(f.Metrics):

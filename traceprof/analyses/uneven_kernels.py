@@ -76,7 +76,6 @@ def page_advice() -> str:
 
 
 ID = "uneven-kernels"
-READS: tuple[str, ...] = rank_work.READS
 MAX_KERNEL = 60
 """Characters of a kernel's name in a title."""
 MIN_LOWER_CLOCK = 0.01

@@ -24,7 +24,6 @@ from traceprof.patterns import lazy
 from traceprof.run.steady_steps import covered_in_mean, only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, numbered, ordered
-from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent
 
 if TYPE_CHECKING:
@@ -403,8 +402,6 @@ _MUCH_LAYOUT = 0.25
 
 
 ID = "unfused-kernels"
-REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-READS: tuple[str, ...] = ()
 _OPTIMIZER_RANGES = lazy(rf"\A(?:{labels.OPTIMIZER_STEP}(?: |\Z)|Optimizer\.step#)")
 _MAX_NAMED = 3  # kernels of a chain
 # A compiler also fuses two in a row, and those between which others run that need not.

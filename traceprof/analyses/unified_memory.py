@@ -14,7 +14,6 @@ from traceprof.host.idle_gaps import PREFETCH
 from traceprof.host.thread_evidence import calls_named
 from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.model.kinds import CopyKind
-from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, size_text
 
 if TYPE_CHECKING:
@@ -53,8 +52,6 @@ def waits_for_pages(rank: Rank, moves: Int64) -> Intervals:
 
 
 ID = "unified-memory"
-REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-READS: tuple[str, ...] = ()
 
 
 class UnifiedMemoryMetrics(f.Metrics):

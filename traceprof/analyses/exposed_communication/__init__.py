@@ -30,13 +30,11 @@ if TYPE_CHECKING:
 
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.parts import HowToCollect, Part
+    from traceprof.trace.model.parts import HowToCollect
 
-__all__ = ["FINDINGS", "PAGE", "READS", "REQUIRES", "findings", "refined", "run"]
+__all__ = ["FINDINGS", "PAGE", "findings", "refined", "run"]
 
 ID = "exposed-communication"
-REQUIRES: tuple[Part, ...] = ()  # a rank has operations of a GPU, or ranges of its own
-READS: tuple[str, ...] = ("arrivals", "overlap-slowdown")
 
 
 class ExposedCommunicationMetrics(f.Metrics):

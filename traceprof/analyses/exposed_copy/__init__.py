@@ -21,7 +21,6 @@ from traceprof.run.steady_steps import covered_per_step, only_step
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import MemoryKind, copy_label
-from traceprof.trace.model.parts import Part
 from traceprof.units import duration, percent, size_text, times
 
 if TYPE_CHECKING:
@@ -312,8 +311,6 @@ def advice(parts: Sequence[CopyPart], hideable_ns: int, *, is_pytorch: bool) -> 
 
 
 ID = "exposed-copy"
-REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-READS: tuple[str, ...] = ()
 
 
 class ExposedCopyMetrics(f.Metrics):

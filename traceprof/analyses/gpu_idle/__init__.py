@@ -70,8 +70,6 @@ def removing(_: object, results: Sequence[GpuIdleResult]) -> tuple[str, ...]:
 
 
 ID = "gpu-idle"
-REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-READS: tuple[str, ...] = ()
 
 
 class GpuIdleMetrics(f.Metrics):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from traceprof.analyses.links import link_counters, link_findings, link_usage
 from traceprof.analyses.results import RankResult
 from traceprof.findings import Finding, NotApplicable
-from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     from traceprof.analyses.links.link_counters import LinkCountersResult
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank, Window
 
 
-REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
-READS: tuple[str, ...] = ()
 FINDINGS = link_findings.FINDINGS
 PAGE = {**link_findings.PAGE, "min_big_mib": str(link_usage.MIN_BIG_BYTES >> 20)}
 
