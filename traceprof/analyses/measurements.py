@@ -305,6 +305,9 @@ class RunModule(Protocol[OfRun]):
     FINDINGS: dict[str, FindingKind]  # as of a `RankModule`
     PAGE: dict[str, str]
 
+    @property
+    def __name__(self) -> str: ...
+
     def run(self, measured: MeasuredRun) -> OfRun:
         """Return numbers only."""
 
@@ -348,7 +351,7 @@ class Registration(Record, frozen=True):
         """
         ids = tuple(module.FINDINGS)
 
-        def claims_of(result: RankResult) -> list[Finding | NotApplicable]:
+        def claims_of(result: Result) -> list[Finding | NotApplicable]:
             return [advised(claim, result.only_step) for claim in module.findings(result)]
 
         def judge(measured: MeasuredRun) -> list[Finding | NotApplicable]:

@@ -168,11 +168,6 @@ class PipelineBubbleResult(Record, frozen=True):
     missing: tuple[f.NotApplicable, ...]  # why some pipelines have no bubbles
 
 
-def without_pipelines(ranks: RankComparison) -> PipelineBubbleResult:
-    """Return the result of a run without pipelines."""
-    return PipelineBubbleResult(ranks, (), (), (), ())
-
-
 def run(measured: MeasuredRun) -> PipelineBubbleResult:
     """Find the pipelines of a run, and measure their bubbles, once."""
     return measured.cache.get(_run, measured)

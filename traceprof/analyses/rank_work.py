@@ -256,7 +256,7 @@ def work_of(
     known: dict[int, tuple[int, _Spread]] = {}
     excesses: list[Excess] = []
     for number, (members, _, _) in enumerate(peers):
-        own = tables.of(members, placed)
+        own = tables.of(number, members, placed)
         if own is None:
             continue
         spread = _spread(own.total_ns)
@@ -265,7 +265,7 @@ def work_of(
             member: (number, spread._replace(column=column, is_outlier=bool(outliers[column])))
             for column, member in enumerate(members)
         }
-        excesses += _excesses(number, members, own, outliers)
+        excesses += _excesses(own, outliers)
     rows = []
     for index, rank in enumerate(placed):
         compared = known.get(index)
@@ -358,6 +358,8 @@ def _outliers(spread: _Spread, length_ns: Float64, step_ns: float) -> Mask:
 class _Table(Record, frozen=True):
     """What r peers take in the s steps that all of them have."""
 
+    peers: int  # index of the peer set
+    members: Sequence[int]  # r indices of ranks
     steps: Int64  # int64[s], indices of shared steps
     total_ns: Float64  # float64[s, r]
     # float64[s, u, f, r], by part of the step between two meetings, and by fold; not a number where
@@ -383,7 +385,9 @@ class _Tables(Record, frozen=True):
     num_blocks: Float64  # float64[ranks], in a step; not a number where grids are unknown
     steps: SharedSteps
 
-    def of(self, members: Sequence[int], placed: Sequence[PlacedKernels]) -> _Table | None:
+    def of(
+        self, peers: int, members: Sequence[int], placed: Sequence[PlacedKernels]
+    ) -> _Table | None:
         """Return the table of some ranks; None if they have no step in common, or no compute."""
         if len(members) < 2:
             return None
@@ -395,6 +399,8 @@ class _Tables(Record, frozen=True):
         ranks = [placed[member] for member in members]
         lengths = [median_of(rank.end_ns - rank.start_ns) for rank in ranks if len(rank.start_ns)]
         return _Table(
+            peers=peers,
+            members=members,
             steps=steps,
             total_ns=total,
             folds_ns=_folds(ranks, [self.steps.of_rank[member] for member in members], steps),
@@ -536,32 +542,20 @@ def _peers(
     return sets
 
 
-def _excesses(number: int, members: Sequence[int], own: _Table, outliers: Mask) -> Iterator[Excess]:
+def _excesses(own: _Table, outliers: Mask) -> Iterator[Excess]:
     """Yield what is uneven among peers: constant excess, else changing, else of one kernel."""
-    changing = _changing(number, members, own)
-    constant = [
-        _of_rank(number, members, own, column, own.total_ns)
-        for column in np.flatnonzero(outliers).tolist()
-    ]
-    if constant:
-        most = max(excess.excess_ns for excess in constant)
-        if changing is None or most >= _MOSTLY * changing.excess_ns:
-            yield from constant
-            return
-    if changing is not None:
+    changing = _changing(own)
+    constant = [_of_rank(own, column, own.total_ns) for column in np.flatnonzero(outliers).tolist()]
+    most = max((excess.excess_ns for excess in constant), default=0.0)
+    if constant and (changing is None or most >= _MOSTLY * changing.excess_ns):
+        yield from constant
+    elif changing is not None:
         yield changing
-        return
-    yield from _of_kernels(number, members, own)
+    else:
+        yield from _of_kernels(own)
 
 
-def _of_rank(
-    number: int,
-    members: Sequence[int],
-    own: _Table,
-    column: int,
-    length_ns: Float64,
-    name: int | None = None,
-) -> Excess:
+def _of_rank(own: _Table, column: int, length_ns: Float64, name: int | None = None) -> Excess:
     """Return the excess of one rank, of all its kernels or of those of one name, float64[s, r]."""
     by_step = np.zeros(own.num_shared)
     by_step[own.steps] = length_ns[:, column] - length_ns.mean(axis=1)
@@ -577,9 +571,9 @@ def _of_rank(
         num[category] += float(own.num_of_name[index, column])
     is_longest = length_ns.argmax(axis=1) == column
     return Excess(
-        member=members[column],
+        member=own.members[column],
         is_constant=True if len(length_ns) > 1 else None,
-        peers=number,
+        peers=own.peers,
         excess_ns=float(by_step[own.steps].mean()),
         slower=mine / max(float(others.mean()), 1.0),
         share_longest=float(is_longest.mean()),
@@ -594,7 +588,7 @@ def _of_rank(
     )
 
 
-def _changing(number: int, members: Sequence[int], own: _Table) -> Excess | None:
+def _changing(own: _Table) -> Excess | None:
     """Return an excess of another rank in each part of a step; None without any."""
     parts = own.folds_ns.sum(axis=2)
     num_steps, num_parts, num_ranks = parts.shape
@@ -618,7 +612,6 @@ def _changing(number: int, members: Sequence[int], own: _Table) -> Excess | None
     takes_turns = is_certain or by_rank[column] <= TAKES_TURNS * by_rank.sum()
     if not takes_turns or excess_ns < MIN_COST * own.step_ns:
         return None
-    base = _of_rank(number, members, own, column, own.total_ns)
     by_step = np.zeros(own.num_shared)
     by_step[own.steps] = np.where(is_far & (longest == column), cost, 0.0).sum(axis=1)
     share_longest = float((longest[is_far] == column).mean())
@@ -627,7 +620,7 @@ def _changing(number: int, members: Sequence[int], own: _Table) -> Excess | None
         of_name = own.names_ns[:, index]
         by_category[category] += float((of_name.max(axis=1) - of_name.mean(axis=1)).mean())
     return replace(
-        base,
+        _of_rank(own, column, own.total_ns),
         is_constant=False if share_longest < _ALWAYS else None,
         excess_ns=excess_ns,
         share_longest=share_longest,
@@ -655,7 +648,7 @@ def _held_out_ns(folds_ns: Float64, known: Mask) -> float:
     return excess if is_known and excess >= MIN_CHANGING * compute else 0.0
 
 
-def _of_kernels(number: int, members: Sequence[int], own: _Table) -> Iterator[Excess]:
+def _of_kernels(own: _Table) -> Iterator[Excess]:
     worst: dict[int, tuple[float, int]] = {}
     if len(own.steps) < MIN_STEPS:
         return
@@ -669,4 +662,4 @@ def _of_kernels(number: int, members: Sequence[int], own: _Table) -> Iterator[Ex
             far = float(spread.usual_ns[column])
             worst[column] = max(worst.get(column, (0.0, 0)), (far, index))
     for column, (_, index) in worst.items():
-        yield _of_rank(number, members, own, column, own.names_ns[:, index], index)
+        yield _of_rank(own, column, own.names_ns[:, index], index)

@@ -162,14 +162,10 @@ def first_shown(rank: Rank, window: Window) -> int:
     return int(is_shown.argmax()) if is_shown.any() else 0
 
 
-def steps_of_a_block(num_steps: int) -> int:
-    """Return the number of neighbouring steps in one block, of this number of steps."""
-    return min(max(num_steps // _MIN_BLOCKS, 1), _MAX_STEPS_OF_A_BLOCK)
-
-
 def num_blocks(num_steps: int) -> int:
     """Return the number of blocks for sums over this number of steps; 0 if noise is unknown."""
-    num = min(num_steps // steps_of_a_block(num_steps), _MAX_BLOCKS_OF_SUMS)
+    steps_of_a_block = min(max(num_steps // _MIN_BLOCKS, 1), _MAX_STEPS_OF_A_BLOCK)
+    num = min(num_steps // steps_of_a_block, _MAX_BLOCKS_OF_SUMS)
     return num if num > 2 else 0
 
 

@@ -268,11 +268,6 @@ _MAX_GAP_NS = 1_000_000  # between kernels of one attention
 _OTHER, _ELEMENTWISE, _SOFTMAX_FORWARD, _SOFTMAX_BACKWARD, _MATMUL = range(5)
 
 
-def roles_of(names: Sequence[str], kinds: Sequence[KernelKind]) -> npt.NDArray[np.int8]:
-    """Return what kernels of each name may be in attention, int8[m]."""
-    return np.array([*map(_role, names, kinds)], np.int8)
-
-
 def _role(name: str, kind: KernelKind) -> int:
     if kind.category == Category.MATMUL:
         return _MATMUL
@@ -466,7 +461,8 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     coverage = intervals.total(length[is_known.take(which)]) / total_ns if total_ns else 1.0
     del length  # there can be many
     chains = chains_of(rank, chosen, which, traits, _in_optimizer(rank, chosen))
-    attention, rows = attention_kernels(rank, chosen, roles_of(names, kinds).take(which))
+    roles = np.array([*map(_role, names, kinds)], np.int8)
+    attention, rows = attention_kernels(rank, chosen, roles.take(which))
     del chosen, which, computes
     kept_longer_ns = longer_by_bytes(rank, chains)
     if len(attention) and len(chains.first):

@@ -57,8 +57,13 @@ def analysis_sections(analysis: RunResult, *, shows_kernels: bool = False) -> An
     )
     if not analysis.breakdown:
         return AnalysisSections(header, headline=headline, gaps=missing, notes=notes)
-    where: list[Block | str] = [*time_text.where_lines(analysis), time_text.parts_table(analysis)]
-    where += time_text.below_the_table(analysis)
+    by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
+    where: list[Block | str] = [
+        *time_text.where_lines(analysis),
+        time_text.parts_table(analysis),
+        *time_text.left_out_ranks(analysis),
+        *time_text.outside_the_training(by_rank),
+    ]
     compute = ranks_text.compute_lines(analysis)
     consists = [section("What compute consists of", *compute)] if compute else []
     kernels = kernel_sections(analysis) if shows_kernels else ()

@@ -92,12 +92,6 @@ def left_out_ranks(analysis: RunResult, max_ranks: int = MAX_RANKS) -> list[str]
     return [f"… and {counted(num, 'more rank')}: --format json has them all"] if num > 0 else []
 
 
-def below_the_table(analysis: RunResult) -> list[str]:
-    """Return notes on ranks left out of the table, and on the time outside the training."""
-    by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
-    return [*left_out_ranks(analysis), *outside_the_training(by_rank)]
-
-
 def outside_the_training(results: Sequence[BreakdownResult]) -> list[str]:
     """Describe the time before and after the training, which is not a finding."""
     lines = []

@@ -286,16 +286,10 @@ def title(
             continue  # earlier or later input would change nothing
         parts.append(f"{duration(ns)} {_SAID[reason].format(_who(late_ranks(operations)))}")
     text = f"{claim}: {', '.join(parts)}" if parts else claim
-    return (
-        text
-        if rate is None or not is_rate_of_interest(operations, rate)
-        else f"{text}; {said(rate)}"
+    explains = rate is not None and (
+        rate.is_slow or Reason.TRANSFER in dict(main_reasons(operations))
     )
-
-
-def is_rate_of_interest(operations: ExposedOperations, rate: LinkRate) -> bool:
-    """Return whether the rate explains: transfers are too long, or far slower than their link."""
-    return rate.is_slow or Reason.TRANSFER in dict(main_reasons(operations))
+    return f"{text}; {said(rate)}" if rate is not None and explains else text
 
 
 def said(rate: LinkRate) -> str:

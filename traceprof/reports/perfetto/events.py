@@ -34,12 +34,6 @@ if TYPE_CHECKING:
     Span = tuple[int, int, str, str, Mapping[str, Value]]
 
 
-def first_flows(comparison: RankComparison) -> list[int]:
-    """Return the first flow id of each group of matched operations; ids count from 1."""
-    lengths = [len(waits) for waits in comparison.waits]
-    return [1, *(1 + np.cumsum(lengths)).tolist()][: len(lengths)]
-
-
 class MatchedFlows(Record, frozen=True):
     """Flow ids that a rank's matched operations share with those of other ranks."""
 
@@ -89,7 +83,8 @@ def flows_of(rank: Rank, comparison: RankComparison) -> MatchedFlows | None:
         index = messages(rank).kernel
     member = comparison.ranks.index(rank.rank)
     parts = []
-    for first, waits in zip(first_flows(comparison), comparison.waits, strict=True):
+    first_flows = np.cumsum([1, *map(len, comparison.waits)]).tolist()
+    for first, waits in zip(first_flows, comparison.waits, strict=False):
         if member not in waits.group.members or waits.group.is_mpi:
             continue
         column = waits.group.members.index(member)

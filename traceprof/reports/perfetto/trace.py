@@ -36,13 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.pipeline_bubble import PipelineBubbleResult
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.analysis import Analysis
     from traceprof.findings import Finding
     from traceprof.intervals import Int64
     from traceprof.progress import Progress
-    from traceprof.ranks.bubbles import StageGaps
+    from traceprof.ranks.bubbles import PipelineBubbles, StageGaps
     from traceprof.replay.results import StepPath
     from traceprof.reports.perfetto.events import LaunchFlows, Span, Value
     from traceprof.run.rank import Rank
@@ -203,17 +202,19 @@ _KINDS = {OTHER: "pass", FORWARD: "forward", BACKWARD: "backward", WEIGHTS: "wei
 _CATEGORIES = ("pass", "bubble")
 
 
-def write_pipelines(writer: PacketWriter, result: PipelineBubbleResult) -> None:
+def write_pipelines(
+    writer: PacketWriter, pipelines: Sequence[PipelineBubbles], ranks: Sequence[int]
+) -> None:
     """Write the stages of each pipeline above all ranks, in the run's time, as their kernels are.
 
     The ideal, equal stages whose messages take no time, begins when the pipeline does.
     """
-    for number, pipeline in enumerate(result.pipelines):
-        name = "pipeline" if len(result.pipelines) == 1 else f"pipeline {number}"
+    for number, pipeline in enumerate(pipelines):
+        name = "pipeline" if len(pipelines) == 1 else f"pipeline {number}"
         actual = writer.track(_NO_PARENT, name)
         ideal = writer.track(_NO_PARENT, f"{name}: equal stages, no transfer")
         for place, stage in enumerate(pipeline.stages):
-            title = f"stage {place}, rank {result.ranks.ranks[stage.member]}"
+            title = f"stage {place}, rank {ranks[stage.member]}"
             micro_batch = pipeline.schedule.micro_batch[place]
             waits, nothing = stage.waits, (np.empty(0, np.int64),) * 3
             begin = pipeline.start_ns
@@ -327,14 +328,12 @@ def write(
     """
     ranks = analysis.run.ranks
     pipelines = _pipelines(analysis)
-    of_stages = [
-        int(stage.gap_start_ns[0]) for pipeline in pipelines.pipelines for stage in pipeline.stages
-    ]
+    of_stages = [int(stage.gap_start_ns[0]) for one in pipelines for stage in one.stages]
     writer = PacketWriter(file, max(-min([_first_ns(analysis), *of_stages]), 0))
     if analysis.ranks.clocks.start_utc_ns is not None:
         writer.utc(analysis.ranks.clocks.start_utc_ns)
     write_paths(writer, analysis.result, paths)
-    write_pipelines(writer, pipelines)
+    write_pipelines(writer, pipelines, analysis.ranks.ranks)
     if progress is not None:
         progress.expect(len(ranks))
     written: set[tuple[int, int]] = set()
@@ -350,9 +349,9 @@ def write(
     writer.flush()
 
 
-@optional("pipeline-bubble", otherwise=lambda run: pipeline_bubble.without_pipelines(run.ranks))
-def _pipelines(analysis: Analysis) -> pipeline_bubble.PipelineBubbleResult:
-    return pipeline_bubble.run(analysis.measured)
+@optional("pipeline-bubble", otherwise=lambda _: ())
+def _pipelines(analysis: Analysis) -> tuple[PipelineBubbles, ...]:
+    return pipeline_bubble.run(analysis.measured).pipelines
 
 
 def _first_ns(analysis: Analysis) -> int:
