@@ -53,9 +53,10 @@ def test_rates_are_nccl_tests(
     tmp_path: Path, operation: str, kernel: str, algbw: float, busbw: float
 ) -> None:
     builder = prepare(TraceBuilder(), schemas=())
-    label(builder, f"{operation} bytes=1000 group=0 size=8 seq=1", 0, 10)
+    label(builder, f"{operation} bytes=1000 group=0 desc=dp size=8 seq=1", 0, 10)
     (use,) = result(builder.kernel(1000, 2000, kernel, launch=(3, 5)), tmp_path).uses
-    assert (use.communicator, use.bytes, use.total_ns) == ("group 0", 1000, 1000)
+    assert (use.communicator, use.description) == ("group 0", "dp")
+    assert (use.bytes, use.total_ns) == (1000, 1000)
     assert use.algbw_gb_per_s == pytest.approx(algbw)
     assert use.busbw_gb_per_s == pytest.approx(busbw)
 
@@ -80,15 +81,24 @@ def test_the_only_peer(tmp_path: Path, calls: tuple[str, ...], peer: int | None)
     assert use.peer == peer
 
 
-def test_a_coalesced_block_stands_for_its_calls(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("block", "calls", "kernel", "num_bytes"),
+    [
+        ("coalesced", ("all_reduce", "all_reduce"), ALL_REDUCE, 16),
+        ("batch_isend_irecv", ("isend dst=1", "irecv src=1"), SEND_RECV, 8),  # of one direction
+    ],
+)
+def test_a_block_stands_for_its_calls(
+    tmp_path: Path, block: str, calls: tuple[str, str], kernel: str, num_bytes: int
+) -> None:
     # The block launches what was called in it when it ends.
     builder = prepare(TraceBuilder(), schemas=())
-    label(builder, "coalesced group=7 rank=0 size=4", 0, 100)
-    for seq in (0, 1):
+    label(builder, f"{block} group=7 rank=0 size=4", 0, 100)
+    for seq, name in enumerate(calls):
         start = 10 + 20 * seq
-        label(builder, f"all_reduce bytes=8 group=7 size=4 seq={seq}", start, start + 10)
-    (use,) = result(builder.kernel(500, 600, ALL_REDUCE, launch=(90, 95)), tmp_path).uses
-    assert (use.communicator, use.bytes) == ("group 7", 16)
+        label(builder, f"{name} bytes=8 group=7 size=4 seq={seq}", start, start + 10)
+    (use,) = result(builder.kernel(500, 600, kernel, launch=(90, 95)), tmp_path).uses
+    assert (use.communicator, use.bytes) == ("group 7", num_bytes)
 
 
 def test_rates_need_sizes_and_ranks(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from traceprof.analyses import exposed_communication
 from traceprof.analyses.exposed_communication import ExposedCommunicationResult
 from traceprof.analyses.exposed_communication.reasons import CLOCKS, UNMATCHED, Reason
 from traceprof.analysis import Analysis, Options, analyze
+from traceprof.communication.exposure import _Highest
 from traceprof.findings import Finding
 from traceprof.ranks.waits import RankWaits
 from traceprof.run.opening import Window
@@ -236,6 +237,15 @@ def test_clocks_that_disagree_leave_all_unknown(tmp_path: Path, what: str) -> No
     found = judged(builder, tmp_path)
     assert reasons(found) == {"unknown": 4 * 39 * MS, "waiting": None}
     assert "clocks of GPU and host disagree" in found.advice[0]
+
+
+def test_the_highest_of_each_slice_is_found() -> None:
+    for num in range(1, 40):
+        values = np.random.default_rng(num).permutation(num)
+        first, stop = np.triu_indices(num + 1, 1)
+        expected = [values[low:high].max() for low, high in zip(first, stop, strict=True)]
+        assert _Highest(values).between(first, stop).tolist() == expected
+        assert (_Highest(values).between(stop, first) < 0).all()
 
 
 def two_ranks(builder: TraceBuilder, pid: int, start: int) -> TraceBuilder:

@@ -130,6 +130,13 @@ def test_one_communicator_keeps_its_order(tmp_path: Path) -> None:
     assert "order of their own communicator" in finding.title
 
 
+def test_sends_to_two_peers_are_independent_and_named_by_them(tmp_path: Path) -> None:
+    found = result(sends(communicators=(7, 7), peers=(1, 2)), tmp_path)
+    assert found.metrics.independent_blocked_ns == found.metrics.known_blocked_ns == 40 * MS
+    (evidence,) = only(found).evidence
+    assert evidence.label == "SendRecv to 2 behind SendRecv to 1 on stream 20"
+
+
 def test_groups_of_labels_tell_communicators_apart(tmp_path: Path) -> None:
     builder = prepare(TraceBuilder(), schemas=())
     for index, group in enumerate(("0", "pp")):
