@@ -128,13 +128,6 @@ class KernelSum(NamedTuple):
         return max(self.of_ranks, key=lambda item: (item[1].total_ns, -item[0]))
 
 
-class ComparedKernel(NamedTuple):
-    """Kernels of one name that ran beside communication and could be compared."""
-
-    taken_ns: float = 0  # the sum of their durations
-    excess_ns: float = 0  # by how much that exceeds their expected durations alone
-
-
 def layout(view: View) -> Component:
     """Return the page."""
     tables = view.kernels
@@ -169,15 +162,17 @@ def used(tables: Iterable[KernelTable]) -> list[KernelSum]:
     return sorted(uses, key=lambda use: (-use.total_ns, use.name))
 
 
-def beside_communication(view: View) -> dict[str, ComparedKernel]:
-    """Return the kernels beside communication by name, if such kernels also ran alone."""
-    by_name: dict[str, ComparedKernel] = {}
+def beside_communication(view: View) -> dict[str, tuple[float, float]]:
+    """Return by name what kernels took beside communication, and what they would take alone, in ns.
+
+    Only of kernels that also ran alone.
+    """
+    by_name: dict[str, tuple[float, float]] = {}
     for result in view.of(overlap_slowdown):
         for kernel in result.signatures:
-            before = by_name.get(kernel.name, ComparedKernel())
-            by_name[kernel.name] = ComparedKernel(
-                before.taken_ns + kernel.overlapped_ns, before.excess_ns + kernel.excess_ns
-            )
+            taken, alone = by_name.get(kernel.name, (0, 0))
+            expected = kernel.overlapped_ns - kernel.excess_ns
+            by_name[kernel.name] = taken + kernel.overlapped_ns, alone + expected
     return by_name
 
 
@@ -277,27 +272,17 @@ def _table(view: View, uses: Sequence[KernelSum], total_ns: int, num_ranks: int)
         if of_rank.rank in launched and launched[of_rank.rank].has_rates
         for use in of_rank
     }
-    rows = [_row(use, beside.get(use.name), total_ns, num_ranks) for use in uses[:_MAX_ROWS]]
-    for row, use in zip(rows, uses, strict=False):
-        of_rank = launched.get(use.worst[0])
-        launcher = of_rank.of(use.name) if of_rank is not None else Launcher()
-        row["operator"], row["module"] = launcher.operator or "", launcher.module or ""
+    places = _places(view, uses[:_MAX_ROWS])
+    rows = []
+    for use in uses[:_MAX_ROWS]:
         number = use.worst[0]
+        launcher = launched[number].of(use.name) if number in launched else Launcher()
         whole = of_all.get((number, use.name))
         reach = None if whole is None else reached(launcher, whole, view.rank(number).gpu)
-        row["reach"] = None if reach is None else reach.share
-    columns = [
-        column
-        for column in (*_KERNELS, *(_BY_RANK if num_ranks > 1 else ()))
-        if column.field not in {"beside_ns", "slowdown"} or beside
-        if column.field != "per_step_ns"
-        or any(entry.per_step_ns is not None for use in uses for _, entry in use.of_ranks)
-        if column.field not in {"operator", "module", "reach"}
-        or any(row[column.field] for row in rows)
-    ]
-    places = _places(view, uses[:_MAX_ROWS])
-    for row, use in zip(rows, uses, strict=False):
-        row["href"] = places[use.name]
+        row = _row(use, beside.get(use.name), total_ns, num_ranks)
+        row |= {"operator": launcher.operator, "module": launcher.module, "href": places[use.name]}
+        rows.append(row | {"reach": None if reach is None else reach.share})
+    columns = (*_KERNELS, *(_BY_RANK if num_ranks > 1 else ()))
     note = f"the mean over {num_ranks} ranks" if num_ranks > 1 else ""
     parts: list[Any] = [table("kernels", columns, rows, "kernels.csv", in_sight=12)]
     rest = uses[_MAX_ROWS:]
@@ -308,12 +293,11 @@ def _table(view: View, uses: Sequence[KernelSum], total_ns: int, num_ranks: int)
 
 
 def _row(
-    use: KernelSum, beside: ComparedKernel | None, total_ns: int, num_ranks: int
+    use: KernelSum, beside: tuple[float, float] | None, total_ns: int, num_ranks: int
 ) -> dict[str, Any]:
     number, worst = use.worst
     kind = worst.kind
     per_step = [entry.per_step_ns for _, entry in use.of_ranks if entry.per_step_ns is not None]
-    expected = beside.taken_ns - beside.excess_ns if beside is not None else 0
     return {
         "title": one_line(kernel_title(use.name), _MAX_NAME),
         "category": str(kind.category) if kind.is_known else "not known",
@@ -323,8 +307,8 @@ def _row(
         "per_step_ns": sum(per_step) / num_ranks if per_step else None,
         "count": sum(entry.count for _, entry in use.of_ranks),
         "median_ns": worst.median_ns,
-        "beside_ns": None if beside is None else beside.taken_ns / num_ranks,
-        "slowdown": beside.taken_ns / expected if beside is not None and expected > 0 else None,
+        "beside_ns": None if beside is None else beside[0] / num_ranks,
+        "slowdown": beside[0] / beside[1] if beside is not None and beside[1] > 0 else None,
         "most_ns": worst.total_ns,
         "rank": number,
     }

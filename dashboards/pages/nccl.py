@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -100,19 +101,18 @@ def layout(view: View) -> Component:
     )
 
 
-def _drawn(uses: Sequence[tuple[int, OperationUse]]) -> list[tuple[int, OperationUse]]:
+def _drawn(uses: Uses) -> list[tuple[int, OperationUse]]:
     """Return the uses of the operations that took longest, these first."""
-    totals: dict[tuple[str, str | None], int] = {}
+    totals: Counter[tuple[str, str | None]] = Counter()
     for _, use in uses:
-        key = (use.operation, use.communicator)
-        totals[key] = totals.get(key, 0) + use.total_ns
-    order = sorted(totals, key=lambda key: -totals[key])[:_MAX_OPERATIONS]
+        totals[use.operation, use.communicator] += use.total_ns
+    order = [key for key, _ in totals.most_common(_MAX_OPERATIONS)]
     place = {key: index for index, key in enumerate(order)}
     kept = [(rank, use) for rank, use in uses if (use.operation, use.communicator) in place]
     return sorted(kept, key=lambda row: place[row[1].operation, row[1].communicator])
 
 
-def _time(uses: Sequence[tuple[int, OperationUse]]) -> Component:
+def _time(uses: Uses) -> Component:
     points = _drawn(uses)
     note = "a point for each rank: the one that arrives first waits longest"
     if len({rank for rank, _ in points}) > ui.MAX_DRAWN:
@@ -121,7 +121,7 @@ def _time(uses: Sequence[tuple[int, OperationUse]]) -> Component:
     return ui.card("Time in each operation", chart, note=note)
 
 
-def _bandwidth(view: View, uses: Sequence[tuple[int, OperationUse]]) -> Component:
+def _bandwidth(view: View, uses: Uses) -> Component:
     title = "Bus bandwidth against the peak"
     points = [row for row in _drawn(uses) if row[1].busbw_gb_per_s is not None]
     if not points:
@@ -179,8 +179,9 @@ def time(uses: Uses) -> dict[str, Any]:
     """Return the time of each operation on each rank."""
     rows, row_of = _rows(uses)
     series = charts.Series("total_ns", "time of a rank", "dot", charts.COMMUNICATION)
-    others = _Others("total_ns", "ms", 3, _NS_PER_MS)
-    shown = _split(uses, row_of, lambda use: use.total_ns, others, lambda use: use.total_ns)
+    shown, medians, ranges = _split(
+        uses, row_of, lambda use: use.total_ns, lambda ns: f"{ns / _NS_PER_MS:.3f} ms", 1
+    )
     for rank, use, row in shown:
         series.add(
             row,
@@ -192,10 +193,10 @@ def time(uses: Uses) -> dict[str, Any]:
     return charts.lanes(
         "time in kernels, waiting included (ms)",
         rows,
-        [series, *others.series],
+        [series, *medians],
         row_height=_ROW,
         per=_NS_PER_MS,
-        joins=others.joins,
+        joins=ranges,
     )
 
 
@@ -204,8 +205,8 @@ def bus_bandwidth(uses: Uses) -> dict[str, Any]:
     rows, row_of = _rows(uses)
     rates = charts.Series("busbw_gb_per_s", "bus bandwidth of a rank", "dot", charts.BLUE)
     peaks = charts.Series("peak_gb_per_s", "peak of the link in one direction", "tick", charts.GREY)
-    others = _Others("busbw_gb_per_s", "GB/s", 2)
-    for rank, use, row in _split(uses, row_of, lambda use: -_rate(use), others, _rate):
+    shown, medians, ranges = _split(uses, row_of, _rate, "{:.2f} GB/s".format, -1)
+    for rank, use, row in shown:
         note = f"rank {rank}: {_rate(use):.2f} GB/s over {counted(use.count, 'operation')}"
         rates.add(row, _rate(use), note)
     known = {
@@ -219,9 +220,9 @@ def bus_bandwidth(uses: Uses) -> dict[str, Any]:
     return charts.lanes(
         f"bus bandwidth (GB/s){bound}",
         rows,
-        [rates, *others.series, *([peaks] if known else [])],
+        [rates, *medians, *([peaks] if known else [])],
         row_height=_ROW,
-        joins=others.joins,
+        joins=ranges,
     )
 
 
@@ -229,50 +230,32 @@ def _rate(use: OperationUse) -> float:
     return use.busbw_gb_per_s or 0.0
 
 
-class _Others:
-    """The ranks of a row without points of their own: their range and median."""
-
-    def __init__(self, column: str, unit: str, decimals: int, per: float = 1) -> None:
-        self._unit, self._decimals, self._per = unit, decimals, per
-        self._middle = charts.Series(column, "the others: range and median", "tick", charts.GREY)
-        self.joins: list[dict[str, Any]] = []
-
-    def add(self, row: int, values: Sequence[float]) -> None:
-        """Add the others of a row."""
-        least, middle, most = (
-            f"{value / self._per:.{self._decimals}f}"
-            for value in (min(values), median(values), max(values))
-        )
-        note = (
-            f"{counted(len(values), 'other rank')}: {least} to {most} {self._unit}, median {middle}"
-        )
-        self._middle.add(row, median(values), note)
-        self.joins.append(
-            {"row": row, "from": min(values), "to": max(values), "color": charts.GREY}
-        )
-
-    @property
-    def series(self) -> list[charts.Series]:
-        """The series of their middles; none where all ranks have a point."""
-        return [self._middle] if self.joins else []
-
-
 def _split(
     uses: Uses,
     row_of: Sequence[int],
-    cost: Callable[[OperationUse], float],
-    others: _Others,
     value: Callable[[OperationUse], float],
-) -> list[tuple[int, OperationUse, int]]:
-    """Return rank, use and row of those with a point, and add the others of each row."""
+    written: Callable[[float], str],
+    sign: int,
+) -> tuple[list[tuple[int, OperationUse, int]], list[charts.Series], list[dict[str, Any]]]:
+    """Return rank, use and row of those with a point, and the medians and ranges of the others.
+
+    Points have the largest values times `sign`.
+    """
+    medians = charts.Series("", "the others: range and median", "tick", charts.GREY)
     points: list[int] = []
+    ranges: list[dict[str, Any]] = []
     for row in dict.fromkeys(row_of):
         of_row = [at for at, other in enumerate(row_of) if other == row]
-        split = ui.worst_first(of_row, lambda at: cost(uses[at][1]))
+        split = ui.worst_first(of_row, lambda at: sign * value(uses[at][1]))
         points += split.drawn
-        if split.others:
-            others.add(row, [value(uses[at][1]) for at in split.others])
-    return [(*uses[at], row_of[at]) for at in sorted(points)]
+        values = [value(uses[at][1]) for at in split.others]
+        if values:
+            least, middle, most = min(values), median(values), max(values)
+            span = f"{written(least)} to {written(most)}, median {written(middle)}"
+            medians.add(row, middle, f"{counted(len(values), 'other rank')}: {span}")
+            ranges.append({"row": row, "from": least, "to": most, "color": charts.GREY})
+    shown = [(*uses[at], row_of[at]) for at in sorted(points)]
+    return shown, [medians] if ranges else [], ranges
 
 
 def _rows(uses: Uses) -> tuple[list[charts.Lane], list[int]]:

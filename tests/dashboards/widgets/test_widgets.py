@@ -266,7 +266,7 @@ def test_of_many_ranks_nccl_draws_the_worst_and_the_range_of_the_others(analysis
     most = [1_000_000 * place for place in range(NUM - MAX_DRAWN + 1, NUM + 1)]
     assert sorted(points["values"]) == most
     assert middle["values"] == [24.5e6]
-    assert middle["notes"] == [["48 other ranks: 1.000 to 48.000 ms, median 24.500"]]
+    assert middle["notes"] == [["48 other ranks: 1.000 ms to 48.000 ms, median 24.500 ms"]]
     assert drawn["joins"] == [{"row": 0, "from": 1_000_000, "to": 48_000_000, "color": GREY}]
     rates = [(rank, structs.replace(one, busbw_gb_per_s=float(rank))) for rank, one in uses]
     compared = [(rank, structs.replace(one, is_lower_bound=False)) for rank, one in rates]
@@ -275,7 +275,7 @@ def test_of_many_ranks_nccl_draws_the_worst_and_the_range_of_the_others(analysis
     assert nccl_figures.bus_bandwidth(unsure)["axis"] == "bus bandwidth (GB/s), a lower bound"
     points, middle = nccl_figures.bus_bandwidth(rates)["series"]
     assert points["values"] == [*range(MAX_DRAWN)]  # the slowest
-    assert middle["notes"] == [["48 other ranks: 16.00 to 63.00 GB/s, median 39.50"]]
+    assert middle["notes"] == [["48 other ranks: 16.00 GB/s to 63.00 GB/s, median 39.50 GB/s"]]
 
 
 def test_the_breakdown_of_many_ranks_leads_to_their_table(
