@@ -3,6 +3,8 @@
 import { Note, make } from "../elements.js";
 import { FONT, arrow, listenToKeys } from "./frame.js";
 
+/** @import { Picture } from "./types.d.ts" */
+
 /**
  * Base of these charts; `Place` is a thing under the pointer, such as a cell.
  * @template Place
@@ -27,8 +29,8 @@ export class CanvasChart {
     this.canvas.addEventListener("mousemove", (event) => this.#onMove(event));
     this.canvas.addEventListener("mouseleave", () => this.note.hide());
     this.canvas.addEventListener("click", (event) => {
-      const place = this.placeAt(event.offsetX, event.offsetY);
-      if (place) this.go(place);
+      const place = this.picture.placeAt(event.offsetX, event.offsetY);
+      if (place) this.picture.go(place);
     });
     listenToKeys(this.canvas, (event) => this.#onKey(event));
   }
@@ -37,64 +39,14 @@ export class CanvasChart {
     return Math.max(this.root.clientWidth, 200);
   }
 
-  /** Height of the whole, in pixels. */
-  get height() {
-    return 0;
+  /** What a subclass draws. */
+  get picture() {
+    return /** @type {Picture<Place>} */ (/** @type {unknown} */ (this));
   }
-
-  /** @param {CanvasRenderingContext2D} _context in pixels of the page */
-  paint(_context) {}
-
-  /**
-   * The place at a point of the canvas.
-   * @param {number} _x
-   * @param {number} _y
-   * @returns {Place | null}
-   */
-  placeAt(_x, _y) {
-    return null;
-  }
-
-  /**
-   * The place that an arrow key selects.
-   * @param {number} _rows
-   * @param {number} _columns
-   * @returns {Place | null}
-   */
-  next(_rows, _columns) {
-    return this.at;
-  }
-
-  /**
-   * The point of a place: its note stands beside it.
-   * @param {Place} _place
-   * @returns {[number, number]}
-   */
-  pointOf(_place) {
-    return [0, 0];
-  }
-
-  /**
-   * @param {Place} _place
-   * @returns {string[]}
-   */
-  lines(_place) {
-    return [];
-  }
-
-  /**
-   * True if a click on a place leads to a page.
-   * @param {Place} _place
-   */
-  leads(_place) {
-    return false;
-  }
-
-  /** @param {Place} _place */
-  go(_place) {}
 
   redraw() {
-    const { canvas, width, height } = this;
+    const { canvas, picture, width } = this;
+    const { height } = picture;
     canvas.width = Math.round(width * devicePixelRatio);
     canvas.height = Math.round(height * devicePixelRatio);
     canvas.style.width = `${width}px`;
@@ -103,7 +55,7 @@ export class CanvasChart {
     context.clearRect(0, 0, canvas.width, canvas.height); // for who records what is drawn
     context.scale(devicePixelRatio, devicePixelRatio);
     context.textBaseline = "middle";
-    this.paint(context);
+    picture.paint(context);
   }
 
   context() {
@@ -114,26 +66,28 @@ export class CanvasChart {
 
   /** @param {MouseEvent} event */
   #onMove(event) {
-    const place = this.placeAt(event.offsetX, event.offsetY);
-    this.canvas.style.cursor = place && this.leads(place) ? "pointer" : "";
-    if (place) this.note.show(this.lines(place), event.clientX, event.clientY);
+    const { picture } = this;
+    const place = picture.placeAt(event.offsetX, event.offsetY);
+    this.canvas.style.cursor = place && picture.leads(place) ? "pointer" : "";
+    if (place) this.note.show(picture.lines(place), event.clientX, event.clientY);
     else this.note.hide();
   }
 
   /** @param {KeyboardEvent} event */
   #onKey({ key }) {
+    const { picture } = this;
     if (key === "Enter") {
-      if (this.at) this.go(this.at);
+      if (this.at) picture.go(this.at);
       return true;
     }
     const steps = arrow(key);
     if (!steps) return false;
-    this.at = this.next(...steps);
+    this.at = picture.next(...steps);
     if (!this.at) return false;
     this.redraw();
     const box = this.canvas.getBoundingClientRect();
-    const [x, y] = this.pointOf(this.at);
-    const lines = this.lines(this.at);
+    const [x, y] = picture.pointOf(this.at);
+    const lines = picture.lines(this.at);
     this.note.show(lines, box.left + x, box.top + y);
     this.note.say(lines.join(", "));
     return true;

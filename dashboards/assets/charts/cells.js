@@ -43,7 +43,6 @@ export class CellsChart extends CanvasChart {
     this.grid = grid;
   }
 
-  /** @override */
   get height() {
     return this.grid.top + this.plotHeight + this.grid.foot;
   }
@@ -127,7 +126,6 @@ export class CellsChart extends CanvasChart {
   }
 
   /**
-   * @override
    * @param {number} x
    * @param {number} y
    */
@@ -140,7 +138,6 @@ export class CellsChart extends CanvasChart {
   }
 
   /**
-   * @override
    * @param {number} rows
    * @param {number} columns
    */
@@ -153,7 +150,6 @@ export class CellsChart extends CanvasChart {
   }
 
   /**
-   * @override
    * @param {Cell} cell
    * @returns {[number, number]}
    */

@@ -5,7 +5,7 @@ import { CellsChart, measuring, opacity, widest } from "./cells.js";
 import { follow, themeColor } from "./frame.js";
 
 /** @import { Cell } from "./cells.js" */
-/** @import { Heat } from "./types.d.ts" */
+/** @import { Heat, Picture } from "./types.d.ts" */
 
 const AROUND = { left: 70, right: 74, top: 0, foot: 34 }; // names at least, scale of colours, steps and axis
 const BESIDE = 14; // a name
@@ -51,6 +51,7 @@ function around({ rows }) {
   return { ...AROUND, left: Math.max(AROUND.left, names) };
 }
 
+/** @implements {Picture<Cell>} */
 export class HeatChart extends CellsChart {
   /**
    * @param {HTMLElement} root
@@ -66,7 +67,7 @@ export class HeatChart extends CellsChart {
     this.redraw();
   }
 
-  /** @override @param {CanvasRenderingContext2D} context */
+  /** @param {CanvasRenderingContext2D} context */
   paint(context) {
     const { drawn } = this;
     drawn.rows.forEach(({ length_ns }, row) => this.drawCells(context, drawn.color, row,
@@ -96,17 +97,17 @@ export class HeatChart extends CellsChart {
     context.fillText(lower, left + 14, height - 6, room);
   }
 
-  /** @override @param {Cell} cell */
+  /** @param {Cell} cell */
   lines({ row, column }) {
     return cellLines(this.drawn, row, column);
   }
 
-  /** @override @param {Cell} cell */
+  /** @param {Cell} cell */
   leads({ row, column }) {
     return typeof this.drawn.rows[row]?.length_ns[column] === "number";
   }
 
-  /** @override @param {Cell} cell */
+  /** @param {Cell} cell */
   go(cell) {
     const row = this.drawn.rows[cell.row];
     if (row && this.leads(cell)) follow(row, cell.column, this.drawn.base);

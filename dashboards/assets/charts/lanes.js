@@ -7,7 +7,7 @@ import { widest } from "./cells.js";
 import { entry, legend, themeColor } from "./frame.js";
 import { decimalTexts } from "./plot.js";
 
-/** @import { LaneMark, Lanes } from "./types.d.ts" */
+/** @import { LaneMark, Lanes, Picture } from "./types.d.ts" */
 /** @typedef {{ series: number, point: number, row: number }} LanePlace */
 
 const FOOT = 38; // of the axis and its title
@@ -147,7 +147,10 @@ export function extent({ scale, per, series }) {
   return [low < 0 ? low - margin : 0, high > 0 || low === high ? high + margin : 0];
 }
 
-/** @extends {CanvasChart<LanePlace>} */
+/**
+ * @extends {CanvasChart<LanePlace>}
+ * @implements {Picture<LanePlace>}
+ */
 export class LanesChart extends CanvasChart {
   /**
    * @param {HTMLElement} root
@@ -173,7 +176,6 @@ export class LanesChart extends CanvasChart {
     this.redraw();
   }
 
-  /** @override */
   get height() {
     return TOP + this.drawn.row_height * this.drawn.rows.length + FOOT;
   }
@@ -200,7 +202,7 @@ export class LanesChart extends CanvasChart {
     return TOP + (row + 0.5) * this.drawn.row_height;
   }
 
-  /** @override @param {CanvasRenderingContext2D} context */
+  /** @param {CanvasRenderingContext2D} context */
   paint(context) {
     const { rows, series, joins, scale, per, row_height } = this.drawn;
     this.#drawAxis(context);
@@ -253,7 +255,6 @@ export class LanesChart extends CanvasChart {
   }
 
   /**
-   * @override
    * @param {number} x
    * @param {number} y
    */
@@ -272,7 +273,6 @@ export class LanesChart extends CanvasChart {
   }
 
   /**
-   * @override
    * @param {number} rows
    * @param {number} columns
    */
@@ -285,7 +285,6 @@ export class LanesChart extends CanvasChart {
   }
 
   /**
-   * @override
    * @param {LanePlace} place
    * @returns {[number, number]}
    */
@@ -293,17 +292,17 @@ export class LanesChart extends CanvasChart {
     return [this.#x(this.#value(place)), this.#y(place.row)];
   }
 
-  /** @override @param {LanePlace} place */
+  /** @param {LanePlace} place */
   lines({ series, point, row }) {
     return [this.drawn.rows[row]?.name ?? "", ...(this.drawn.series[series]?.notes[point] ?? [])];
   }
 
-  /** @override @param {LanePlace} place */
+  /** @param {LanePlace} place */
   leads({ row }) {
     return typeof this.drawn.rows[row]?.href === "string";
   }
 
-  /** @override @param {LanePlace} place */
+  /** @param {LanePlace} place */
   go({ row }) {
     go(this.drawn.rows[row]?.href ?? null);
   }

@@ -6,7 +6,7 @@ import { CellsChart, measuring, widest } from "./cells.js";
 import { themeColor } from "./frame.js";
 
 /** @import { Cell } from "./cells.js" */
-/** @import { Matrix } from "./types.d.ts" */
+/** @import { Matrix, Picture } from "./types.d.ts" */
 
 const [MIN_ROW, MAX_ROW] = [4, 34]; // height of a row
 const HEIGHT = 820; // of many rows together
@@ -47,6 +47,7 @@ function around(drawn) {
   return { left: Math.max(names, side), right: 10, top: drawn.side ? 18 : 0, foot: 34 };
 }
 
+/** @implements {Picture<Cell>} */
 export class MatrixChart extends CellsChart {
   /**
    * @param {HTMLElement} root
@@ -61,7 +62,7 @@ export class MatrixChart extends CellsChart {
     this.redraw();
   }
 
-  /** @override @param {CanvasRenderingContext2D} context */
+  /** @param {CanvasRenderingContext2D} context */
   paint(context) {
     const { rows, columns, color, high, axis, side } = this.drawn;
     rows.forEach(({ values }, row) => this.drawCells(context, color, row,
@@ -90,17 +91,17 @@ export class MatrixChart extends CellsChart {
     });
   }
 
-  /** @override @param {Cell} cell */
+  /** @param {Cell} cell */
   lines({ row, column }) {
     return pairLines(this.drawn, row, column);
   }
 
-  /** @override @param {Cell} cell */
+  /** @param {Cell} cell */
   leads({ row, column }) {
     return ranksOf(this.drawn, row, column).length > 0;
   }
 
-  /** @override @param {Cell} cell */
+  /** @param {Cell} cell */
   go(cell) {
     if (this.leads(cell)) go(withRanks(location.href, ranksOf(this.drawn, cell.row, cell.column)));
   }

@@ -9,6 +9,24 @@ export interface Mounted {
   dispose?(): void;
 }
 
+/** What a chart on a canvas of its own draws; `Place` is a thing under the pointer, such as a cell. */
+export interface Picture<Place> {
+  /** Of the whole, in pixels. */
+  readonly height: number;
+  /** Draws everything, in pixels of the page. */
+  paint(context: CanvasRenderingContext2D): void;
+  placeAt(x: number, y: number): Place | null;
+  /** The place that an arrow key selects. */
+  next(rows: number, columns: number): Place | null;
+  /** The point beside which the note of a place stands. */
+  pointOf(place: Place): [number, number];
+  /** What the note of a place says. */
+  lines(place: Place): string[];
+  /** Whether a click on a place leads to a page. */
+  leads(place: Place): boolean;
+  go(place: Place): void;
+}
+
 export interface Drawn {
   kind: string;
 }
