@@ -75,7 +75,7 @@ def layout(view: View) -> Component:
     }
     return html.Div(
         [
-            html.H1(TITLE, className="timeline-title"),
+            html.H1(TITLE, className="unseen"),
             # Another address makes another element, which starts from what that address says.
             html.Div(id="timeline", key=view.address.href(), **attributes),
         ]

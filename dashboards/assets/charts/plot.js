@@ -33,11 +33,11 @@ const tickTexts = (_chart, places, _axis, _space, distance) => decimalTexts(plac
 /**
  * Options that all rows have.
  * @param {{ height: number, width: number, isLast: boolean, axis: string, unit: string,
- *   top: number, sync: string, zooms: boolean }} row top: of the y axis
+ *   top: number, sync: string }} row top: of the y axis
  * @param {Partial<uPlot.Options>} more
  * @returns {uPlot.Options}
  */
-export function rowOptions({ height, width, isLast, axis, unit, top, sync, zooms }, more) {
+export function rowOptions({ height, width, isLast, axis, unit, top, sync }, more) {
   const lines = { stroke: () => themeColor("line"), width: 1 };
   return /** @type {uPlot.Options} */ ({
     width,
@@ -47,7 +47,7 @@ export function rowOptions({ height, width, isLast, axis, unit, top, sync, zooms
     cursor: {
       y: false,
       points: { show: false },
-      drag: { x: zooms, y: false },
+      drag: { x: true, y: false },
       sync: { key: sync, setSeries: false },
     },
     scales: { x: { time: false }, y: { range: [0, top] } },

@@ -176,7 +176,7 @@ export class StacksChart extends Rows {
     });
     const options = rowOptions({
       height: rows.length > MANY ? LOW : HEIGHT, width: this.width, isLast: number === rows.length - 1, axis, unit: "ms",
-      top: this.top, sync, zooms: true,
+      top: this.top, sync,
     }, {
       series: [
         {},

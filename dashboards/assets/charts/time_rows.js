@@ -100,8 +100,7 @@ export class TimeRows extends Rows {
     const top = Math.max(...alike.map((other) => Math.max(kind.top(other), other.limit ?? 0)));
     const options = rowOptions({
       height: drawn.rows.length > MANY ? kind.low : kind.height, width: this.width, isLast: number === drawn.rows.length - 1,
-      axis: drawn.axis, unit: row.unit, top: top * HEADROOM || 1,
-      sync, zooms: true,
+      axis: drawn.axis, unit: row.unit, top: top * HEADROOM || 1, sync,
     }, {
       ...kind.options(row),
       hooks: {

@@ -63,7 +63,7 @@ export class TimelineAreas {
     timeline.refresh();
     await this.#ask(area, async () => {
       const statistics = await timeline.data.answer("area", area);
-      if (this.area === area) this.#put(areaContent, area, statistics);
+      if (this.area === area) timeline.panel.show(...areaContent(area, statistics, timeline));
     });
   }
 
@@ -74,19 +74,8 @@ export class TimelineAreas {
     if (!area) return;
     await this.#ask(area, async () => {
       const listed = await timeline.data.answer("events", area);
-      this.#put(eventsContent, area, listed);
+      timeline.panel.show(...eventsContent(area, listed, timeline));
     });
-  }
-
-  /**
-   * @template Answer
-   * @param {(area: Area, answer: Answer, nameOf: (key: string) => string, timeline: Timeline) => HTMLElement[]} content
-   * @param {Area} area
-   * @param {Answer} answer
-   */
-  #put(content, area, answer) {
-    const { panel } = this.timeline;
-    panel.show(...content(area, answer, (key) => this.#nameOf(key), this.timeline));
   }
 
   /**
@@ -106,8 +95,8 @@ export class TimelineAreas {
     }
   }
 
-  /** @param {string} key */
-  #nameOf(key) {
+  /** @param {string} key of a row */
+  nameOf(key) {
     const { data, numbers } = this.timeline;
     const rank = Number(key.split(".")[0]);
     const track = data.ranks.get(rank)?.rows.find(({ row }) => row === key);

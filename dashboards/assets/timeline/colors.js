@@ -1,5 +1,5 @@
 // @ts-check
-// Colours on the canvas: those of what ran come from palette.py, those of the page from style.css.
+// Colours on the canvas: those of what ran come from widgets/charts.py, those of the page from style.css.
 /** @import { Theme } from "./types.d.ts" */
 
 export const HATCHED = "communication";

@@ -104,8 +104,9 @@ export class TimelineLayout {
       const folded = !opened.has(number);
       if (this.numbers.length > 1) {
         const label = this.labels[number] ?? `rank ${number}`;
+        const ns = this.clocks.uncertainty[number]; // how well its clock compares with the run's
         add("rank", HEIGHTS.rank,
-          { label, number, folded, foldable: true, note: folded ? "" : this.uncertaintyText(number) });
+          { label, number, folded, foldable: true, note: folded ? "" : ns ? `clock ± ${duration(ns)}` : "" });
       }
       const rank = ranks.get(number);
       const message = this.#message(number, rank);
@@ -129,15 +130,6 @@ export class TimelineLayout {
     if (!panel?.why) return;
     const label = `On a clock of their own, not comparable with the ranks above: ${panel.why}`;
     add("panel", HEIGHTS.panel, { label, number: -1 });
-  }
-
-  /**
-   * How well the clock of a rank compares with the run's: "clock ± 1.8 µs".
-   * @param {number} number
-   */
-  uncertaintyText(number) {
-    const ns = this.clocks.uncertainty[number];
-    return ns ? `clock ± ${duration(ns)}` : "";
   }
 
   /**

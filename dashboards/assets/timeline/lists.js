@@ -59,10 +59,9 @@ const percent = (/** @type {number} */ share) => `${(100 * share).toFixed(1)} %`
 /**
  * @param {Area} area
  * @param {Statistics} statistics
- * @param {(key: string) => string} nameOf of a row
  * @param {Timeline} timeline
  */
-export function areaContent(area, { count, names, rows, num_names: numNames }, nameOf, timeline) {
+export function areaContent(area, { count, names, rows, num_names: numNames }, timeline) {
   const length = area.end - area.start;
   return [
     head(`${counted(count, "event")} in ${duration(length)}`, `on ${counted(rows.length, "row")}`,
@@ -74,7 +73,7 @@ export function areaContent(area, { count, names, rows, num_names: numNames }, n
           ...(entry.source === "mark" ? ["–", "–", "–"] :
             [time(entry.total), percent(entry.share), time(entry.longest)])])),
       table("rows", ["row", "events", "busy", "idle", "busy share"],
-        rows.map((row) => [nameOf(row.row), grouped(row.count), time(row.busy), time(row.idle),
+        rows.map((row) => [timeline.areas.nameOf(row.row), grouped(row.count), time(row.busy), time(row.idle),
           percent(Number(row.busy) / Math.max(length, 1))]))),
     ...moreNames(numNames - names.length),
   ];
@@ -83,17 +82,16 @@ export function areaContent(area, { count, names, rows, num_names: numNames }, n
 /**
  * @param {Area} area
  * @param {Listed} listed
- * @param {(key: string) => string} nameOf of a row
  * @param {Timeline} timeline
  */
-export function eventsContent(area, { count, events }, nameOf, timeline) {
+export function eventsContent(area, { count, events }, timeline) {
   const shown = events.length < count ? `the first ${grouped(events.length)} of them` : "all of them";
   return [
     head(`${counted(count, "event")} in ${duration(area.end - area.start)}`, shown,
       button("statistics", "what ran, by name (T)", () => timeline.areas.statistics())),
     table("events", ["event", "row", "start", "duration"], events.map((event) => [
       button(event.label, `select ${event.label}`, () => timeline.select(event.id, { go: true })),
-      nameOf(event.row), `${grouped(event.start)} ns`, event.id.includes(".mark.") ? "–" : time(event.duration),
+      timeline.areas.nameOf(event.row), `${grouped(event.start)} ns`, event.id.includes(".mark.") ? "–" : time(event.duration),
     ])),
   ];
 }
@@ -188,18 +186,16 @@ const LARGEST_FIRST = new Set(["duration", "bytes"]);
  * What is found, in the order of a column; with a minus the largest first.
  * @param {Found} found
  * @param {string} order
- * @param {string | undefined} selected the id of an event
- * @param {(time: string) => number} toOffset
  * @param {Timeline} timeline
  */
-export function foundContent({ count, events, is_all: isAll }, order, selected, toOffset, timeline) {
+export function foundContent({ count, events, is_all: isAll }, order, timeline) {
   if (!count && isAll) return [make("p", { class: "note" }, "Nothing is found.")];
   const column = order.replace("-", "");
   const rows = events.map((event) => {
     const shown = button(event.name, `select ${event.name}`, () => timeline.search.choose(event.id));
-    if (event.id === selected) shown.setAttribute("aria-current", "true");
+    if (event.id === timeline.selected?.id) shown.setAttribute("aria-current", "true");
     return [shown, known(event.duration, duration), String(event.rank), known(event.step, String),
-      known(event.bytes, sizeText), seconds(toOffset(event.start)), known(event.place, String)];
+      known(event.bytes, sizeText), seconds(timeline.data.toOffset(event.start)), known(event.place, String)];
   });
   /** @type {Sorting} */
   const sorting = {

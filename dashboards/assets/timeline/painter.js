@@ -37,7 +37,7 @@ export function fitting(text, room, measure) {
 
 export class TimelinePainter {
   /**
-   * colors: by kind of row, from palette.py; isFromZero: whether the clock is 0 where a step begins.
+   * colors: by kind of row, from widgets/charts.py; isFromZero: whether the clock is 0 where a step begins.
    * @param {HTMLCanvasElement} canvas
    * @param {Record<string, string>} colors
    * @param {boolean} isFromZero

@@ -68,12 +68,12 @@ export class TimelineSearch {
 
   /** @param {string} order */
   #put(order) {
-    const { data, panel, selected } = this.timeline;
+    const { panel } = this.timeline;
     if (!this.listed) return;
     const { scrollTop } = panel.detail;
     this.order = order;
     panel.names.hidden = true;
-    panel.show(...foundContent(this.listed, order, selected?.id, (time) => data.toOffset(time), this.timeline));
+    panel.show(...foundContent(this.listed, order, this.timeline));
     panel.detail.scrollTop = scrollTop;
     this.timeline.note();
   }
