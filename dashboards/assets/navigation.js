@@ -28,10 +28,9 @@ export const following = (href) => (/** @type {MouseEvent} */ event) => {
 const CARD_MS = 100;
 const MAX_TRIES = 100;
 
-/** @param {Element} card of a finding, which may be folded with others */
+/** @param {Element} card of a finding */
 function unfold(card) {
-  const others = card.closest("details");
-  if (others) others.open = true;
+  if (card instanceof HTMLDetailsElement) card.open = true;
 }
 
 /** Show the card of a finding that a link on its page leads to, and the picture in a card that unfolds. */

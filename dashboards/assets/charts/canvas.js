@@ -51,17 +51,12 @@ export class CanvasChart {
     canvas.height = Math.round(height * devicePixelRatio);
     canvas.style.width = `${width}px`;
     canvas.style.height = `${height}px`;
-    const context = this.context();
+    const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+    context.font = FONT;
     context.clearRect(0, 0, canvas.width, canvas.height); // for who records what is drawn
     context.scale(devicePixelRatio, devicePixelRatio);
     context.textBaseline = "middle";
     picture.paint(context);
-  }
-
-  context() {
-    const context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
-    context.font = FONT;
-    return context;
   }
 
   /** @param {MouseEvent} event */

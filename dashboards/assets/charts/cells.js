@@ -16,19 +16,15 @@ const FAINTEST = 0.06; // the colour of the least value
  */
 export const opacity = (share) => FAINTEST + (1 - FAINTEST) * share;
 
-/** Measures texts before there is a chart to draw them on. */
-export function measuring() {
+/**
+ * The width of the widest of some texts, before there is a chart to draw them on.
+ * @param {...string} texts
+ */
+export function widest(...texts) {
   const context = /** @type {CanvasRenderingContext2D} */ (make("canvas").getContext("2d"));
   context.font = FONT;
-  return context;
+  return texts.reduce((most, text) => Math.max(most, context.measureText(text).width), 0);
 }
-
-/**
- * @param {CanvasRenderingContext2D} context
- * @param {string[]} texts
- */
-export const widest = (context, texts) =>
-  texts.reduce((most, text) => Math.max(most, context.measureText(text).width), 0);
 
 /** @extends {CanvasChart<Cell>} */
 export class CellsChart extends CanvasChart {

@@ -1,7 +1,7 @@
 // @ts-check
 // A heat map: a row for each rank, a column for each step; the longest times are darkest.
 import { duration } from "../timeline/time.js";
-import { CellsChart, measuring, opacity, widest } from "./cells.js";
+import { CellsChart, opacity, widest } from "./cells.js";
 import { follow, themeColor } from "./frame.js";
 
 /** @import { Cell } from "./cells.js" */
@@ -47,7 +47,7 @@ export function cellLines({ rows, labels, before, zero }, row, column) {
 
 /** @param {Heat} drawn */
 function around({ rows }) {
-  const names = widest(measuring(), rows.map(({ title }) => title)) + BESIDE;
+  const names = widest(...rows.map(({ title }) => title)) + BESIDE;
   return { ...AROUND, left: Math.max(AROUND.left, names) };
 }
 

@@ -83,9 +83,6 @@ const MARKS = {
   },
 };
 
-/** @param {LaneMark} name */
-const glyphOf = (name) => MARKS[name].glyph;
-
 /**
  * @param {CanvasRenderingContext2D} context
  * @param {LaneMark} name
@@ -161,8 +158,7 @@ export class LanesChart extends CanvasChart {
     const leads = drawn.rows.some(({ href }) => href !== null);
     super(root, `${label}; arrow keys move through it${leads ? ", Enter leads to the timeline" : ""}`);
     this.drawn = drawn;
-    const context = this.context();
-    this.names = widest(context, drawn.rows.map(({ title }) => title)) + 16;
+    this.names = widest(...drawn.rows.map(({ title }) => title)) + 16;
     this.extent = extent(drawn);
     /** @type {LanePlace[][]} */
     this.inRow = drawn.rows.map(() => []); // by their values
@@ -171,7 +167,7 @@ export class LanesChart extends CanvasChart {
     for (const places of this.inRow) places.sort((one, other) => this.#value(one) - this.#value(other));
     if (drawn.series.length > 1) {
       root.prepend(legend(drawn.series.map(({ name, mark, color }) =>
-        entry(glyphOf(mark), color ?? "var(--text)", name))));
+        entry(MARKS[mark].glyph, color ?? "var(--text)", name))));
     }
     this.redraw();
   }

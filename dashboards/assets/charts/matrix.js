@@ -2,7 +2,7 @@
 // A matrix of ranks by ranks, with the values written into the cells where they fit.
 import { withRanks } from "../address.js";
 import { go } from "../navigation.js";
-import { CellsChart, measuring, widest } from "./cells.js";
+import { CellsChart, widest } from "./cells.js";
 import { themeColor } from "./frame.js";
 
 /** @import { Cell } from "./cells.js" */
@@ -41,9 +41,8 @@ export const ranksOf = ({ rows, columns }, row, column) =>
 
 /** @param {Matrix} drawn */
 function around(drawn) {
-  const context = measuring();
-  const names = Math.min(widest(context, drawn.rows.map(({ title }) => title)) + 14, MAX_LEFT);
-  const side = drawn.side ? context.measureText(drawn.side).width + 8 : 0;
+  const names = Math.min(widest(...drawn.rows.map(({ title }) => title)) + 14, MAX_LEFT);
+  const side = drawn.side ? widest(drawn.side) + 8 : 0;
   return { left: Math.max(names, side), right: 10, top: drawn.side ? 18 : 0, foot: 34 };
 }
 
@@ -70,7 +69,7 @@ export class MatrixChart extends CellsChart {
     this.#drawTexts(context);
     this.drawNames(context);
     const titles = columns.map(({ title }) => title);
-    this.drawFoot(context, titles, axis, widest(context, titles) + MARGIN);
+    this.drawFoot(context, titles, axis, widest(...titles) + MARGIN);
     context.textAlign = "right";
     context.fillText(side, this.grid.left - 8, 8);
     this.drawChosen(context);

@@ -44,10 +44,10 @@ export class ComparedSide {
     this.step = null;
     /** @type {Timeline | null} */
     this.timeline = null;
-    this.ranks = make("select", { "aria-label": `${side.name}: rank`, onchange: () => this.#chooseRank() },
+    this.ranks = make("select", { "aria-label": `${side.name}: rank`, onchange: () => this.show() },
       ...side.ranks.map(({ number, label }) => make("option", { value: number }, label)));
     this.ranks.value = String(this.rank);
-    this.choice = make("select", { "aria-label": `${side.name}: step`, onchange: () => this.#chooseStep() });
+    this.choice = make("select", { "aria-label": `${side.name}: step`, onchange: () => this.#draw() });
     this.note = make("span", { class: "note" });
     this.link = make("a", {}, "on the timeline");
     this.link.hidden = side.name !== "after"; // the timeline is of this run
@@ -56,19 +56,11 @@ export class ComparedSide {
       make("header", {}, make("h4", {}, side.name), this.ranks, this.choice, this.note, this.link), this.place);
   }
 
-  #chooseRank() {
-    this.rank = Number(this.ranks.value);
-    this.show();
-  }
-
-  #chooseStep() {
-    const step = this.steps[Number(this.choice.value)];
-    if (step) this.#draw(step);
-  }
-
   /** Show the chosen step of the rank, or its middle one if it has no such step. */
   async show() {
-    const { rank, side } = this;
+    const { side } = this;
+    const rank = Number(this.ranks.value);
+    this.rank = rank;
     try {
       const { steps } = await ask(`${side.path}/steps`, { rank });
       if (rank !== this.rank) return; // another page was opened
@@ -80,15 +72,14 @@ export class ComparedSide {
     this.choice.replaceChildren(...this.steps.map((step, index) =>
       make("option", { value: index }, stepLabel(step))));
     const place = this.steps.findIndex(({ number }) => number === this.wanted);
-    const index = place < 0 ? Math.floor(this.steps.length / 2) : place;
-    this.choice.value = String(index);
-    const step = this.steps[index];
-    if (step) this.#draw(step);
+    this.choice.value = String(place < 0 ? Math.floor(this.steps.length / 2) : place);
+    this.#draw();
   }
 
-  /** @param {Step} step */
-  #draw(step) {
+  #draw() {
     const { compared, rank, side } = this;
+    const step = this.steps[Number(this.choice.value)];
+    if (!step) return;
     this.step = step;
     this.wanted = step.number;
     this.note.textContent = "";

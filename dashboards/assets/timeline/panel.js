@@ -4,12 +4,11 @@
 import { Note, button, make, swatch } from "../elements.js";
 import { showCard } from "../navigation.js";
 import { follow, goToNamesake, showCollective, showHidden } from "./commands.js";
-import { blockContent } from "./lists.js";
 import { splitter } from "./splitter.js";
 import { exactly, grouped, seconds } from "./time.js";
 
 /** @import { Timeline } from "./timeline.js" */
-/** @import { Block, EventDetails, Evidence, FindingBrief, Matches, Summary } from "./types.d.ts" */
+/** @import { EventDetails, Evidence, FindingBrief, Matches } from "./types.d.ts" */
 
 /** @type {Record<string, string>} */
 const TEXTS = { compute: "all compute", copy: "copies", host: "API calls", nvtx: "ranges", other: "other kernels", place: "places" };
@@ -183,14 +182,6 @@ export class TimelinePanel {
       this.#facts(facts),
       ...(event.name === event.label ? [] : [make("code", {}, event.name)]),
     );
-  }
-
-  /**
-   * @param {Block} block
-   * @param {Summary} summary
-   */
-  showBlock(block, summary) {
-    this.show(...blockContent(block, summary, this.timeline));
   }
 
   /**

@@ -107,17 +107,12 @@ export class TimelineSearch {
     panel.showMatches(matches);
     clearTimeout(this.again);
     if (matches.is_all) return;
-    this.again = setTimeout(() => {
-      if (root.isConnected && panel.query.value === text) this.#recount();
+    this.again = setTimeout(async () => {
+      if (!root.isConnected || panel.query.value !== text) return;
+      const isHidden = panel.names.hidden; // stays so, or open
+      await this.count();
+      panel.names.hidden ||= isHidden;
     }, AGAIN_MS);
-  }
-
-  // Show how many match now, and leave the list of names as it is.
-  async #recount() {
-    const { names } = this.timeline.panel;
-    const isHidden = names.hidden;
-    await this.count();
-    names.hidden ||= isHidden;
   }
 
   /** @param {"next" | "previous"} direction */

@@ -10,6 +10,7 @@ import { bandsOf, flagsOf } from "./evidence.js";
 import { AXIS, timeAt } from "./geometry.js";
 import { listenToInput } from "./input.js";
 import { TimelineLayout } from "./layout.js";
+import { blockContent } from "./lists.js";
 import { TimelinePainter } from "./painter.js";
 import { TimelinePanel } from "./panel.js";
 import { TimelinePath } from "./path.js";
@@ -340,7 +341,7 @@ export class Timeline {
     const summary = await this.data.answer("block", { row: block.row, start: block.start, end: block.end });
     if (this.block !== block) return;
     if (summary.id) this.select(summary.id);
-    else this.panel.showBlock(block, summary);
+    else this.panel.show(...blockContent(block, summary, this));
     this.note();
   }
 
