@@ -153,7 +153,6 @@ def read_arguments(words: Sequence[str] | None = None) -> Target:
 
 
 def _local_rank(words: Sequence[str]) -> Sequence[str]:
-    """Return the first `--local_rank=3` or `--local_rank 3`, as it was written."""
     at = next(i for i, word in enumerate(words) if word[:12].replace("_", "-") == _LOCAL_RANK)
     return words[at : at + (1 if "=" in words[at] else 2)]
 

@@ -78,7 +78,6 @@ class ReportedTraining:
         opened.__enter__()
 
     def _close(self, kind: str) -> None:
-        """Close this range, and before it the ranges that were opened in it."""
         while kind in self._open:
             self._open.popitem()[1].__exit__()
 

@@ -59,8 +59,6 @@ def _wait_for_group() -> None:
 
 
 class _TorchFinder:
-    """Detects the import of PyTorch."""
-
     def find_spec(
         self, fullname: str, path: object = None, target: object = None
     ) -> ModuleSpec | None:

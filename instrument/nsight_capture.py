@@ -77,7 +77,6 @@ class NsightCapture:
                 threading.Thread(target=self._close, name="traceprof capture").start()
 
     def _close(self) -> None:
-        """Close the range when the other ranks of the node are done, too."""
         assert self._functions is not None  # noqa: S101  (there is a handle)
         assert self._handle is not None  # noqa: S101
         assert self._lock is not None  # noqa: S101

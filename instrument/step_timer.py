@@ -232,7 +232,6 @@ def install(timer: StepTimer) -> None:
 def _time(
     timer: StepTimer, methods: Iterable[str], functions: Iterable[Callable[..., Any]]
 ) -> None:
-    """Have a timer take methods of process groups, those of this version, and functions."""
     group = dist.ProcessGroup
     for method in vars(group).keys() & {*methods}:
         is_transfer = method in _TRANSFERS

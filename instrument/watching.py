@@ -329,7 +329,6 @@ class Reporter:
         return copy
 
     def _ask_for_excerpt(self, rows: list[Times]) -> str:
-        """Ask the slowest rank and its most usual peer to record the same steps."""
         self._next_excerpt = time.monotonic() + EXCERPT_EVERY_S
         slowest = max(self._verdicts.begun, key=lambda row: row.own_ns + row.loader_ns)
         peers = sorted(slowest.peers_of(rows), key=lambda row: row.own_ns)

@@ -133,7 +133,6 @@ class Analysis:
         return f"<Analysis of {names}, ranks: {num_ranks}, findings: {num_findings}{step}>"
 
     def _repr_html_(self) -> str:
-        """Return the verdict, and the findings as a table, for a notebook."""
         import html
 
         import pandas as pd
@@ -293,7 +292,6 @@ def analyze_captures(
 
 
 def _analyzed(measurer: Measurer, opened: Sequence[Trace | FailedReport]) -> Analysis:
-    """Return the analysis of open reports."""
     reports = measurer.measured(opened)
     map_items = partial(run_in_children, num_processes=measurer.num_processes)
 
@@ -311,7 +309,6 @@ def _analyzed(measurer: Measurer, opened: Sequence[Trace | FailedReport]) -> Ana
 
 
 def _result(reports: Sequence[MeasuredReport | FailedReport], options: Options) -> RunResult:
-    """Return the result of reports that are closed, measured by this process or others."""
     measured = measured_run(
         reports, options.steps, options.time_range, options.wanted(len(reports))
     )
@@ -324,13 +321,6 @@ def _result(reports: Sequence[MeasuredReport | FailedReport], options: Options) 
 def _concluded(
     measured: MeasuredRun, options: Options, replay: Callable[[Verdict], Verdict]
 ) -> RunResult:
-    """Return the result of a measured run: judged, then with savings.
-
-    Args:
-        measured: the measurements.
-        options: what to judge, and whether savings are wanted.
-        replay: adds the savings to a verdict.
-    """
     verdict = judge(measured, only=options.only, skip=options.skip)
     if options.savings is not False and verdict.assumed:
         with collected_failures() as failures:

@@ -236,8 +236,7 @@ def peaks(gpu: str | None, overrides: Mapping[str, float] | None = None) -> Peak
 def parse_peaks(texts: Iterable[str]) -> dict[str, float]:
     """Read rates as users write them: `nvlink=300`, `pcie=15.75`.
 
-    Raises:
-        UsageError: no link of this name, or no positive number.
+    Raises UsageError: no link of this name, or no positive number.
     """
     rates = {}
     for text in texts:

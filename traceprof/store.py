@@ -100,7 +100,6 @@ def columns(table: str) -> dict[str, type]:
 
 
 def _create(store: Database) -> None:
-    """Make the tables of the first version."""
     from sqlite_utils.db import ForeignKey  # noqa: PLC0415
 
     store.table("kernel_names").create({"id": int, "name": str}, pk="id", not_null={"name"})
@@ -195,7 +194,6 @@ def written(path: AnyPath) -> Iterator[Database]:
 
 @contextmanager
 def _removed_if_full(path: Path) -> Iterator[None]:
-    """Remove a new store for which the disk has no room."""
     was_there = path.exists()
     try:
         yield

@@ -86,8 +86,7 @@ def reports_text(paths: Sequence[Path]) -> str:
 def parse_time(text: str) -> int:
     """Read a time such as `1500000`, `1.5ms` or `2s` as nanoseconds.
 
-    Raises:
-        UsageError: not a number with one of these units, or a part of a nanosecond.
+    Raises UsageError: not a number with one of these units, or a part of a nanosecond.
     """
     match = re.fullmatch(r"\s*([+-]?\d{1,30})(?:\.(\d{0,30}))?\s*(ns|us|µs|ms|s)?\s*", text)
     if match is None:

@@ -305,7 +305,6 @@ def _awaited(awaited: object, *_: object, **__: object) -> object:
 
 
 def _wait_label(wait: str, awaited: object) -> Labelled:
-    """Return the label of a wait, with the label of the operation, if known."""
     text = completion.label_of(awaited)
     if text is None:
         return wait, None, False

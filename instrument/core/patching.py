@@ -65,7 +65,6 @@ def spec_calling_back(name: str, callback: Callable[[], object]) -> ModuleSpec |
 
 
 def _follow(loader: importlib.abc.Loader, callback: Callable[[], object]) -> None:
-    """Make the loader call back after it has executed its module."""
     execute = loader.exec_module
 
     @functools.wraps(execute)
@@ -177,7 +176,6 @@ def _attempt(change: Callable[[], object]) -> None:
 
 
 def _stored(owner: object, name: str) -> object:
-    """Return the owner's attribute as it is stored, or `_ABSENT` if it has none."""
     try:
         return vars(owner).get(name, _ABSENT)
     except TypeError:  # an object with slots inherits no values

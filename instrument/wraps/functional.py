@@ -128,7 +128,6 @@ def install(patches: Patches) -> None:
 
 
 def _resolve(group: Any, tag: str) -> Any:  # noqa: ANN401
-    """Return the process group for any form of argument that these functions take."""
     if isinstance(group, DeviceMesh):
         return group.get_group()
     if isinstance(group, tuple):

@@ -85,7 +85,6 @@ class _Thread(threading.local):
 
 
 def _named(call: Callable[..., Any], max_depth: int) -> Callable[..., Any]:
-    """Return the call of a module with a range around it, no deeper than `max_depth`."""
     thread, paths = _Thread(), _Paths()
 
     @untraced

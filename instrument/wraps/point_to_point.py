@@ -137,7 +137,6 @@ class _Direction:
 
 
 def _accept_both(patches: Patches, wrappers: Mapping[Any, Any]) -> None:
-    """Let `P2POp` accept both the wrapped and the original `isend` and `irecv`."""
     check = distributed_c10d._check_op  # noqa: SLF001
 
     @functools.wraps(check)
@@ -151,8 +150,6 @@ def _accept_both(patches: Patches, wrappers: Mapping[Any, Any]) -> None:
 def _coalescing(
     manager: Callable[..., AbstractContextManager[Any]],
 ) -> Callable[..., AbstractContextManager[Any]]:
-    """Return the context manager's function with a range around the block."""
-
     @untraced
     @functools.wraps(manager)
     def coalescing(*args: Any, **kwargs: Any) -> AbstractContextManager[Any]:  # noqa: ANN401

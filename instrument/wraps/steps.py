@@ -43,7 +43,6 @@ def install(patches: Patches, around: Callable[..., Any] = outermost) -> None:
 
 
 def _is_in_worker() -> bool:
-    """Return whether this is a loader inside a worker's data set."""
     return get_worker_info() is not None
 
 

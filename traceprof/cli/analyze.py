@@ -194,7 +194,6 @@ def command(
 
 
 def _show_watched(path: Path, output_format: str, output: str | None) -> int:
-    """Show what `instrument.watch` wrote while a training ran."""
     from traceprof.documents.watched import read_windows, watched
     from traceprof.reports import watched_text
     from traceprof.reports.json import render_document
@@ -209,7 +208,6 @@ def _show_watched(path: Path, output_format: str, output: str | None) -> int:
 
 
 def _time_range(text: str) -> Range:
-    """Read a range of time; open on both sides it covers the ranks entirely."""
     if text.strip() == ":":
         return None, None
     return _range(text, "--time-range", parse_time)

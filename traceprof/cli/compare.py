@@ -162,7 +162,6 @@ def command(
 
 
 def _sources(first: str | None, others: Sequence[str]) -> list[str]:
-    """Return the sources of a side, with patterns that the shell did not expand made to files."""
     from traceprof.comparison.sides import run_of_store
 
     sources = []

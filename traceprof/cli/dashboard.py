@@ -158,14 +158,12 @@ def _show_watched(server: DashboardServer, host: str, *, opens: bool) -> None:
 
 
 def _answer(analysis: Analysis, question: Question, progress: Progress) -> object:
-    """Answer a slow question, in the process that analysed the run."""
     from dashboards.questions import answered
 
     return answered(analysis, question, progress)
 
 
 def _announce(server: DashboardServer, host: str, *, opens: bool) -> None:
-    """Print the dashboard's address, and open it in the browser if asked to."""
     click.echo(server.url)
     if server.is_open:
         who = "anyone with the address and its token" if server.access.token else "anyone who asks"

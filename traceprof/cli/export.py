@@ -77,8 +77,6 @@ def perfetto(reports: tuple[str, ...], output: str, options: Options) -> None:
 
 
 def _of_tables(ending: str, what: str) -> None:
-    """Add the command that writes files of tables with this ending."""
-
     @command.command(
         ending,
         cls=ReportsCommand,

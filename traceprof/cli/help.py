@@ -60,7 +60,6 @@ def about_reports(root: click.Context) -> str:
 
 
 def _commands(root: click.Context) -> click.Group:
-    """Return the group that `traceprof` is."""
     if not isinstance(root.command, click.Group):
         raise TypeError(root.command)
     return root.command

@@ -88,7 +88,6 @@ def _opened(path: Path, shown: Progress | None, opened: ExitStack) -> tuple[Run,
 
 
 def _table(run: Run, index: int) -> Table:
-    """Return the contents of a report of a run."""
     from traceprof.reports import info
 
     return info.render(run.traces[index], run, index)

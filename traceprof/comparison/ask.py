@@ -255,12 +255,10 @@ def _usual(
 
 
 def _longer_cause(slow: Counter[str], num: int) -> str | None:
-    """Return what made most of so many steps longer; None if it is not known."""
     return next((cause for cause, of_cause in slow.most_common(1) if 2 * of_cause > num), None)
 
 
 def _unrecorded(before: Sequence[Document], after: Sequence[Document]) -> d.UnrecordedStep | None:
-    """Compare the steps before the recordings; None if one of these has none."""
     sides = unrecorded(before), unrecorded(after)
     if sides[0] is None or sides[1] is None:
         return None
@@ -320,7 +318,6 @@ def _side(side: LoadedSide, steps: Series) -> d.Side:
 
 
 def _about_periods(after: Sequence[Document], unlike: str | None) -> list[str]:
-    """Return what a step is if no range marks steps, or why both sides have none."""
     if unlike is not None:
         return [f"no range marks steps, and both sides are compared without any: {unlike}"]
     headline = after[0].headline
@@ -328,7 +325,6 @@ def _about_periods(after: Sequence[Document], unlike: str | None) -> list[str]:
 
 
 def _other_phases(before: Document, after: Document) -> Iterator[str]:
-    """Say what steps take in phases of the program that are not compared."""
     for old, new in zip(phases_of(before), phases_of(after), strict=False):
         if not old.counts:
             change = f"{100 * (new.step_ns / old.step_ns - 1):+.1f} %" if old.step_ns else "new"

@@ -216,7 +216,6 @@ def sentence(comparison: Comparison) -> str:
 
 
 def _differs(comparison: Comparison) -> str:
-    """Say what differs between two recordings, that may do so without a change of the program."""
     step, part = comparison.step, comparison.step.varying or ""
     if part in _CAUSES:
         what = CAUSES[IdleCause(part.replace(" ", "_"))]

@@ -155,7 +155,6 @@ def canonical_name(use: Use) -> str:
 
 
 def _shared(before: dict[str, Use], after: dict[str, Use]) -> list[tuple[Use, Use]]:
-    """Remove from both sides the uses with equal names."""
     return [(before.pop(name), after.pop(name)) for name in [*before] if name in after]
 
 
@@ -356,7 +355,6 @@ def _uses(captures: Sequence[Document]) -> dict[_Key, _Use]:
 
 
 def _total(times: Iterable[tuple[CommunicationTotals, int | None, int]]) -> float | None:
-    """Return a sum; None if a time is unknown, or is not of all operations."""
     total = 0.0
     for row, ns, num in times:
         if ns is None or row.num_matched < row.count:

@@ -193,7 +193,6 @@ def _rows(capture: Document) -> Float64:
 
 
 def _by_number(steps: Iterable[Step]) -> dict[tuple[int, int], Step]:
-    """Return steps by number and occurrence of that number."""
     counts: Counter[int] = Counter()
     chosen = {}
     for step in steps:

@@ -145,7 +145,6 @@ def run_of_store(text: str) -> tuple[str, str] | None:
 
 
 def _saved(path: Path) -> Document | None:
-    """Return the analysis that a file holds; None if it is something else."""
     if not path.is_file():  # a pipe would wait for its writer
         return None
     if is_store(path):
@@ -292,7 +291,6 @@ def _clocks(captures: Sequence[Document]) -> str:
 
 
 def _uncertainty(capture: Document) -> int | None:
-    """Return the uncertainty between the clocks of a recording's reports; None if unknown."""
     values = [clock.uncertainty_ns for clock in capture.run.clocks]
     if len(values) == 1:
         return 0
@@ -340,7 +338,6 @@ def _command_lines(before: Sequence[Document], after: Sequence[Document]) -> lis
 
 
 def _environment(before: Sequence[Document], after: Sequence[Document]) -> Iterator[Difference]:
-    """Yield versions and variables that differ, where both sides have any."""
     first, second = (
         side[0].reports[0].environment if side[0].reports else {} for side in (before, after)
     )
@@ -377,7 +374,6 @@ def _graphs(captures: Sequence[Document]) -> str:
 
 
 def _workers(captures: Sequence[Document]) -> str:
-    """Return how many loader workers a rank had, where all recordings tell."""
     numbers = [rank.num_workers for capture in captures for rank in capture.ranks]
     known = [number for number in numbers if number is not None]
     return _listed(map(str, known)) if known and len(known) == len(numbers) else _UNKNOWN
@@ -439,7 +435,6 @@ def stored_series(path: str | os.PathLike[str], metrics: Sequence[str] = ()) -> 
 
 
 def _value(document: Document, metric: str) -> int | None:
-    """Return a number of a run in ns; None if a finding could not be judged."""
     if metric == "step":
         return round(series([document]).step_ns)
     if metric in METRICS:

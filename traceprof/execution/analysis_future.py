@@ -168,8 +168,6 @@ class AnalysisFuture(Generic[Analysis]):
 
 
 class _Answer(NamedTuple):
-    """An answer for the parent, or the error that was raised instead."""
-
     answer: object
     error: TraceprofError | None
 

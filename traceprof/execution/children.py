@@ -211,7 +211,6 @@ class Child(Generic[Item]):
     def _run(
         self, parent: _Channel, parent_pid: int, old_mask: set[int | signal.Signals]
     ) -> NoReturn:
-        """Do the work of the child, and exit."""
         global _parent  # noqa: PLW0603  (it is what makes this process a child)
         try:
             if end_with_parent := ending_with_parent():

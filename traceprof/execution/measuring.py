@@ -118,7 +118,6 @@ def _chosen(rank: Rank, wanted: Wanted | None) -> list[Registration]:
 def _is_needed(
     analysis: Registration, wanted: Wanted | None, results: Mapping[str, RankResult]
 ) -> bool:
-    """Whether an analysis is read, or may include the time of a wanted finding."""
     if wanted is None or analysis.name in wanted.read:
         return True
     return any(

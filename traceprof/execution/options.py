@@ -74,11 +74,7 @@ class Options:
         return wanted(ids, is_replayed=is_replayed, has_several_reports=num_reports > 1)
 
     def check(self) -> None:
-        """Check the options before any report is opened.
-
-        Raises:
-            UsageError: there is one.
-        """
+        """Check the options before any report is opened. Raises UsageError: there is one."""
         self._check_types()
         for id_ in (*self.only, *self.skip):
             if id_ not in FINDING_IDS:
@@ -143,8 +139,7 @@ class Options:
 def checked(options: Options | None) -> Options:
     """Return checked options; without any, those that select everything.
 
-    Raises:
-        UsageError: there is a mistake, or they are something else.
+    Raises UsageError: there is a mistake, or they are something else.
     """
     if options is None:
         return Options()
@@ -157,8 +152,7 @@ def checked(options: Options | None) -> Options:
 def listed(name: str, values: object, kind: type[Item] | tuple[type[Item], ...]) -> list[Item]:
     """Return the items of an argument.
 
-    Raises:
-        UsageError: it is not a collection of such items, as a single text is not.
+    Raises UsageError: it is not a collection of such items, as a single text is not.
     """
     items = None if isinstance(values, str) or not isinstance(values, Iterable) else [*values]
     if items is None or not all(
@@ -171,8 +165,7 @@ def listed(name: str, values: object, kind: type[Item] | tuple[type[Item], ...])
 def num_jobs(jobs: int | None) -> int:
     """Return the number of processes: as many as asked for, or else one for each core.
 
-    Raises:
-        UsageError: it is not a number of processes.
+    Raises UsageError: it is not a number of processes.
     """
     if jobs is not None:
         if not is_whole_number(jobs) or jobs < 1:
@@ -184,8 +177,7 @@ def num_jobs(jobs: int | None) -> int:
 def check_listener(listener: object) -> None:
     """Check that progress can be reported to a listener.
 
-    Raises:
-        UsageError: it lacks a method of `Progress`.
+    Raises UsageError: it lacks a method of `Progress`.
     """
     methods = ("expect", "advance")
     if not all(callable(getattr(listener, method, None)) for method in methods):
@@ -195,8 +187,7 @@ def check_listener(listener: object) -> None:
 def named_finding(text: str) -> str:
     """Return the id of a finding that a text names, or that alone begins like it.
 
-    Raises:
-        UsageError: there is none, or several begin so.
+    Raises UsageError: there is none, or several begin so.
     """
     begin = [id_ for id_ in FINDING_IDS if id_.startswith(text)] if text else []
     if text in FINDING_IDS or len(begin) == 1:

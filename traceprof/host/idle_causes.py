@@ -307,8 +307,6 @@ def _unexplained(idle: IdleGaps) -> IdleCauses:
 
 
 class _ThreadPair:
-    """A launching thread with its stand-in, or alone."""
-
     def __init__(
         self, evidence: HostEvidence, stalls: HostStalls, calls: ApiCalls, numbers: tuple[int, ...]
     ) -> None:

@@ -294,7 +294,6 @@ def _starting(
 
 
 def _are_uploads(rank: Rank, index: Int64) -> Mask:
-    """Return which operations copy from the host to the device, by indices as in `starting_at`."""
     is_upload = np.zeros(len(index), np.bool_)
     for number, which, rows in rank.operations.parts(index):
         if number == _COPIES:

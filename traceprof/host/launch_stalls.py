@@ -132,7 +132,6 @@ class LaunchQueue(Record, frozen=True, eq=False):
         return int(min(self.launches.start_ns.min(), times[0])) - 1
 
     def _changes(self) -> tuple[Int64, Int32]:
-        """Return the times at which the depth changes by one, and the depth after each."""
         num_entered = len(self.launches.call)
         changes = np.empty(2 * num_entered, np.int64)  # in one piece: there can be many
         entered, left = changes[:num_entered], changes[num_entered:]
@@ -575,8 +574,6 @@ def late_launches(rank: Rank, calls: ApiCalls, stalls: Stalls, window: Window) -
 
 
 class _Operations(Record, frozen=True):
-    """All operations of a rank by stream, then start: arrays of one length."""
-
     start_ns: Int64
     stream: Int64
     call: Int64  # int64[n], index into the calls, -1 if the capture has none

@@ -53,8 +53,6 @@ class LaunchingCode(Record, frozen=True):
 
 
 class _Spans(NamedTuple):
-    """Spans of code of a process."""
-
     start_ns: Int64  # int64[m]
     end_ns: Int64  # int64[m]
     thread: Int64  # int64[m]
@@ -67,8 +65,6 @@ class _Spans(NamedTuple):
 
 
 class _Texts:
-    """Numbers for texts of each kind."""
-
     def __init__(self) -> None:
         self.known: tuple[dict[str, int], ...] = ({}, {}, {})
 
@@ -177,12 +173,6 @@ def _innermost(stretches: tuple[Int64, Int64, Int64], at_ns: Int64) -> Int64:
 
 
 class _Paths:
-    """Paths of modules within each other.
-
-    Attributes:
-        names: all paths so far.
-    """
-
     def __init__(self, modules: Sequence[str], *, are_whole: bool) -> None:
         self._modules, self._are_whole = modules, are_whole
         self._known: dict[tuple[int, int], int] = {}

@@ -233,8 +233,6 @@ class PlaceRanges(Rows, frozen=True):
 
 
 class _Stretches(NamedTuple):
-    """The innermost place of a thread, in consecutive stretches of time."""
-
     start_ns: Int64
     end_ns: Int64
     name: Int32
@@ -505,7 +503,6 @@ def _numbers(names: Sequence[str]) -> dict[str, Int64]:
 
 
 def _counts_up(ranges: PlaceRanges, numbers: Int64, steps: StepRanges) -> tuple[int, int] | None:
-    """Lowest and highest number if the ranges count the steps up or down, else None."""
     number = numbers[ranges.name]
     rows = np.flatnonzero(number >= 0)
     period = np.searchsorted(steps.start_ns, ranges.start_ns[rows], side="right") - 1

@@ -86,8 +86,6 @@ _NO_EVENTS = HostEvents(*[np.empty(0, np.int64)] * 6)
 
 
 class _Outermost(NamedTuple):
-    """The outermost events of a thread."""
-
     thread: int
     start_ns: Int64
     end_ns: Int64
@@ -151,7 +149,6 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
 
 
 def _joined(chosen: Int64, columns: Sequence[Column]) -> Int64:
-    """Values of columns, as if the columns were concatenated."""
     if len(columns) == 1:
         return columns[0].at(chosen)
     values, begin = np.empty(len(chosen), np.int64), 0

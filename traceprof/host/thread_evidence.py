@@ -192,7 +192,6 @@ def _spans(spans: ThreadSpans, thread: int, matching: re.Pattern[str] | None = N
 
 
 def _long_first_launches(rank: Rank, calls: ApiCalls) -> Int64:
-    """Long calls that launched a kernel for the first time on a device of the process."""
     if not len(calls) or calls.packed_length.highest <= MIN_FIRST_LAUNCH_NS:
         return np.empty(0, np.int64)
     is_long = calls.length_ns > MIN_FIRST_LAUNCH_NS

@@ -124,7 +124,6 @@ def _served(rank: Rank, window: Window) -> Served | None:
 
 
 def _pass(name: str) -> tuple[bool, int, int | None] | None:
-    """Whether a pass holds prompts, its sequences and tokens; None for other ranges."""
     match: re.Match[str] | None = _VLLM.match(name)
     if match is not None:
         contexts, generations = int(match["contexts"]), int(match["generations"])

@@ -345,7 +345,6 @@ def _parts(expected: Sequence[Int64], lengths: Int64) -> Int64:
 def _others(
     member: int, ranks: RankComparison, arrivals: Sequence[Arrivals], members: set[int]
 ) -> Intervals:
-    """When a stage communicates with ranks that are no stages of its pipeline."""
     arrival = arrivals[member]
     exchanges = [arrival.operations.index(name) for name in BETWEEN_TWO]
     chosen = ~is_in(arrival.operation, np.array(exchanges, np.int64)) & ~arrival.is_mpi

@@ -83,8 +83,6 @@ class _Times(NamedTuple):
 
 
 class _Shared(Record, frozen=True):
-    """Operations that two machines share."""
-
     reference: _Times  # their times on the clock that is known
     measured: _Times  # their times on the clock to be measured
     apart: Int64  # int64[m], how far apart the members on one machine left, on the worse machine
@@ -249,7 +247,6 @@ def _unsure_slope(since: Float64, residuals: Float64) -> float:
 
 
 def _slope(x: Float64, y: Float64) -> float:
-    """Median slope between points of the first and the second half, 0 if too few."""
     if len(x) < _MIN_FOR_DRIFT:
         return 0.0
     half = len(x) // 2

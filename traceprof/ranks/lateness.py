@@ -259,7 +259,6 @@ class Causes:
     def _upstream(
         self, number: int, row: int, column: int, since: int, via: tuple[int, ...]
     ) -> Cause | None:
-        """Why the rank that this one waited for was late, None if it waited for none."""
         waits = self._waits[number]
         member = waits.group.members[column]
         arrivals, place = self._arrivals[member], waits.group.place[:, column]

@@ -111,7 +111,6 @@ def _candidates(first: OperationList, second: OperationList, *, one_clock: bool)
 def _promising(
     first: OperationList, second: OperationList, shifts: Int64, *, one_clock: bool
 ) -> Int64:
-    """The most promising shifts by a few operations, if there are too many to try them all."""
     if len(shifts) <= _MAX_SHIFTS:
         return shifts
     chosen = _spread_out(0, len(second.end_ns), _FEW_SAMPLES)
@@ -263,7 +262,6 @@ def peers_of(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Int64:
 
 
 def _pairs(arrivals: Arrivals, chosen: Mask, peers: Int64, source: Source) -> Sorted:
-    """Sort sends and receives by sender and receiver."""
     by_labels = source == "labels"
     values = arrivals.group if by_labels else arrivals.communicator
     names = [f"group {group}" for group in arrivals.groups] if by_labels else arrivals.communicators
@@ -368,8 +366,6 @@ class Unmatched(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Part(Record, frozen=True):
-    """The operations of one rank under one key, in order."""
-
     member: int  # index of the rank
     at: Int64  # int64[n], indices into its `Arrivals`
     sequence: Int64 | None  # int64[n], the operations' numbers, None if they must be counted
@@ -489,7 +485,6 @@ def _pairs_by_ends(parts: Sequence[_Part], domains: Sequence[int]) -> list[tuple
 def _joined(
     key: SortKey, parts: Sequence[_Part], domains: Sequence[int], names: tuple[str, ...]
 ) -> Group | str:
-    """The group of ranks that share operations, or why there is none."""
     if key.source == "mpi" and len({len(part.at) for part in parts}) == 1:
         parts = [replace(part, sequence=np.arange(len(part.at))) for part in parts]
     elif key.source == "mpi" and key.pair:
@@ -560,7 +555,6 @@ def _lined_up(parts: Sequence[_Part], domains: Sequence[int]) -> list[tuple[_Par
 
 
 def _like(other: _Part, of_other: Int64, part: _Part, domains: Sequence[int]) -> Int64 | None:
-    """Numbers of a rank's operations by those of another one; None if none fit."""
     shift = shift_between(
         OperationList(other.kind * (1 << 52) + other.bytes, other.end_ns),
         OperationList(part.kind * (1 << 52) + part.bytes, part.end_ns),

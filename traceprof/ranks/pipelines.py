@@ -64,8 +64,7 @@ def interleaved(
 ) -> list[Pass]:
     """Return Megatron's interleaved order: each stage has `num_chunks` separate parts of the model.
 
-    Raises:
-        ValueError: the number of micro-batches is no multiple of the number of stages.
+    Raises ValueError: the number of micro-batches is no multiple of the number of stages.
     """
     if num_micro_batches % num_stages:
         raise ValueError(f"{num_micro_batches} micro-batches are not a multiple of {num_stages}")
@@ -180,7 +179,6 @@ def pipelines(
 def _missing(
     members: Sequence[int], ranks: RankComparison, arrivals: Sequence[Arrivals], runs: Sequence[int]
 ) -> int:
-    """Number of ranks that exchange messages with these members and were not recorded."""
     of_run, missing = members_of(arrivals, runs), set[int]()
     for place in members:
         peers = peers_of(arrivals[place], of_run[runs[place]])
@@ -312,7 +310,6 @@ def _sides(
 def _copies(
     ranks: RankComparison, passes: Sequence[RankPasses]
 ) -> Iterator[tuple[tuple[int, int], _Side]]:
-    """Copies between ranks of one process, by their ranks."""
     places = {(rank.report, rank.process, rank.device): place for place, rank in enumerate(passes)}
     for place, rank in enumerate(passes):
         for device in distinct_values(rank.copy_to).tolist():
@@ -437,7 +434,6 @@ def _consumers(start: Int64, kinds: Int64, after: Int64, least_ns: Int64, kind: 
 
 
 def _components(messages: Mapping[tuple[int, int], PairMessages]) -> list[set[int]]:
-    """Sets of ranks connected by messages in both directions."""
     neighbours: dict[int, set[int]] = defaultdict(set)
     for source, destination in messages:
         neighbours[source].add(destination)
@@ -456,7 +452,6 @@ def _components(messages: Mapping[tuple[int, int], PairMessages]) -> list[set[in
 def _order(
     component: set[int], messages: Mapping[tuple[int, int], PairMessages]
 ) -> tuple[int, ...] | None:
-    """Ranks of a component in order of their stages; None if it is not a pipeline."""
     beside = {
         one: {other for other in component if (one, other) in messages or (other, one) in messages}
         for one in component
@@ -609,7 +604,6 @@ def _placed(stage: RankPasses, order: Sequence[Pass]) -> tuple[Int64, Int64, flo
 
 
 def _numbers(pipeline: Pipeline, stages: Sequence[RankPasses]) -> tuple[int | None, int | None]:
-    """Number of micro-batches of a step, and of chunks of a stage; None if unknown."""
     first, num = stages[0], len(stages)
     knows_kinds = all((stage.kind == FORWARD).any() for stage in stages)
     sent = pipeline.between(0, 1)

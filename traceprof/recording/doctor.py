@@ -333,7 +333,6 @@ def store_throttling(folder: Path, before: Diagnosis) -> Path:
 
 
 def _hardware() -> tuple[list[Gpu], str, tuple[tuple[str, ...], ...], tuple[Card, ...]]:
-    """Return the GPUs, the driver's version, paths between GPUs, and network cards."""
     gpus, driver = nvidia_smi.gpus()
     text = nvidia_smi.topology() if gpus else ""
     matrix, names = nvidia_smi.parse_topology(text)
@@ -493,7 +492,6 @@ def render(diagnosis: Diagnosis) -> str:
 
 
 def _against_loss(versions: Versions) -> Iterator[str]:
-    """Yield how recordings stay complete."""
     if versions.nsys:
         yield (
             "that no record is lost: record few steps; nsys profile --cuda-flush-interval=10000 for"
@@ -505,7 +503,6 @@ def _against_loss(versions: Versions) -> Iterator[str]:
 
 
 def _next(diagnosis: Diagnosis) -> str:
-    """Return how to record on this machine."""
     command = "traceprof record --steps 10:20 -- torchrun … train.py"
     if is_cuda_too_new(diagnosis.versions):
         return f"record a training: {command.replace('record', 'record --with torch')}"
@@ -623,7 +620,6 @@ def _number(value: int | None, unknown: str = _UNKNOWN) -> str:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return rows with their columns under each other."""
     shown = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     return [

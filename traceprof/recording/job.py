@@ -186,7 +186,6 @@ def _launched(
     python: str | None,
     uses_mpi: bool,
 ) -> TrainingCommand:
-    """Read the options of a launcher up to the script."""
     values: dict[str, str] = {}
     i = first
     while i < len(words) and words[i].startswith("-"):
@@ -227,7 +226,6 @@ def _launched(
 
 
 def _interpreter_of(program: str) -> str | None:
-    """Return the Python in the first line of a script such as torchrun."""
     path = shutil.which(program)
     if path is None:
         return None

@@ -324,10 +324,6 @@ def _steps_option(steps: str | None) -> list[str]:
 
 
 def _variables(steps: str | None, baseline: Path | None) -> dict[str, str]:
-    """Return the variables that instrument the processes that a script starts itself.
-
-    `baseline`: the folder for the lengths of steps without the recorder; None to time none.
-    """
     variables = {"TRACEPROF_INSTRUMENT": "1"}
     if steps is not None:
         variables["TRACEPROF_RECORD_STEPS"] = steps

@@ -111,7 +111,6 @@ class RunningCommand:
         return status if status >= 0 else 128 - status
 
     def _waited(self, process: subprocess.Popen[bytes]) -> int:
-        """Wait for the end, and note whether nsys starts the command."""
         self.has_started = not self._under_nsys
         while not self.has_started:
             with suppress(subprocess.TimeoutExpired):
@@ -194,7 +193,6 @@ def _running(parent: int | None = None) -> list[int]:
 
 
 def _started_by_nsys(nsys: int) -> list[int]:
-    """Return the outermost processes that nsys has started for the training."""
     children = _children()
     return [
         pid
@@ -323,7 +321,6 @@ def _nothing(plan: Plan, why: str) -> str:
 def _of_nsys(
     plan: Plan, left: dict[Path, int], say: Callable[[str], None]
 ) -> tuple[list[Path], bool]:
-    """Return the report of nsys, and whether it is all that was recorded."""
     if not _import_again(plan, say):
         return [], False
     if not plan.capture.exists():
@@ -361,7 +358,6 @@ def _say_where_it_is(plan: Plan, left: dict[Path, int], say: Callable[[str], Non
 def _of_torch(
     plan: Plan, before: dict[Path, float], say: Callable[[str], None]
 ) -> tuple[list[Path], bool]:
-    """Return the traces of torch.profiler, and whether they are all that was recorded."""
     lost = _remove_unwritten(plan, say)
     reports = _written(plan.folder, before)
     if not reports and not lost:
@@ -394,7 +390,6 @@ def _remove_unwritten(plan: Plan, say: Callable[[str], None]) -> int:
 
 
 def _remove_timed(plan: Plan) -> None:
-    """Remove lengths of steps that an earlier recording of this name left."""
     ranks = r"(-(rank)?\d+)?"
     ours = re.compile(rf"{re.escape(plan.job.name)}{ranks}{re.escape(SUFFIX)}")
     for file in plan.folder.glob(f"*{SUFFIX}"):
@@ -420,7 +415,6 @@ def _diagnosed(plan: Plan, say: Callable[[str], None]) -> Diagnosis | None:
 
 
 def _import_again(plan: Plan, say: Callable[[str], None]) -> bool:
-    """Import a recording that nsys failed to import; return whether none is left."""
     if not plan.unimported.exists():
         return True
     nsys = nsys_module.find()

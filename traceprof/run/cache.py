@@ -81,8 +81,6 @@ class HasCache(Protocol):
 
 
 class _Derived(Generic[Kept]):
-    """A property whose value its owner's cache keeps."""
-
     def __init__(self, derive: Callable[[Any], Kept]) -> None:
         self._derive = derive
         self.__doc__ = derive.__doc__

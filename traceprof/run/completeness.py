@@ -247,8 +247,6 @@ class _ShortReplays(Rows, frozen=True):
 
 
 class _Process:
-    """The launch calls of a process and its operations."""
-
     def __init__(self, rank: _Recorded, calls: ApiCalls) -> None:
         self.rank, self.trace, self.calls = rank, rank.trace, calls
         self.start_ns = calls.start_ns

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 
 class _Role(IntEnum):
-    """The role of a range in the breakdown."""
-
     OTHER = 0
     STEP = 1
     COMPUTE = 2

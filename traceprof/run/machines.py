@@ -158,7 +158,6 @@ def _read(file: Path) -> MachineLinks | None:
 
 
 def _place(bus: str) -> tuple[int, ...]:
-    """Place on the PCI bus as numbers: domains have four or eight digits."""
     parts = re.split(r"[:.]", bus)
     try:
         numbers = tuple(int(part, 16) for part in parts)

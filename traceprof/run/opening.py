@@ -188,7 +188,6 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
 
 @optional("workers", otherwise=lambda *_: {})
 def _num_workers(trace: Trace, ranks: Sequence[Rank]) -> dict[int, int]:
-    """Return how many workers of a data loader were seen of each process with GPU work."""
     if not trace.holds(Part.THREAD_SWITCHES):
         return {}
     return {
@@ -306,7 +305,6 @@ def attach_ranks(
 
 
 def _places(trace: Trace) -> list[tuple[int, int | None]]:
-    """Process and device of each rank of a report; the device is None without GPU work."""
     keys = sorted(trace.operations, key=lambda key: (trace.pid(key.process), key))
     with_gpu = {key.process for key in keys}
     without = [
@@ -324,8 +322,6 @@ _SOURCES_OF_ONE = (*_SOURCES, "environment", "file name")
 
 
 class _Report(NamedTuple):
-    """The facts by which a report is assigned to a recording."""
-
     places: AbstractSet[Hashable]  # what only one report of a recording can have
     is_numbered: bool  # whether the numbers of its ranks are known
     has_time: bool  # whether its time of capture is known

@@ -258,12 +258,10 @@ def find_periods(items: Items) -> Periods | None:
 
 
 def _time(items: Items, first: int, stop: int) -> int:
-    """Time of some operations; idle time belongs to no period."""
     return int((items.end_ns[first:stop] - items.start_ns[first:stop]).sum())
 
 
 def _phases(items: Items, first: int, stop: int, most: int) -> list[Phase]:
-    """Up to `most` phases; none where the operations take too little time."""
     if most == 0 or stop - first < MIN_RETURNS:
         return []
     if _time(items, first, stop) < _MIN_PHASE * _time(items, 0, len(items.signature)):
@@ -288,7 +286,6 @@ def _disjoint(items: Items, phases: list[Phase]) -> list[Phase]:
 
 
 def _come_apart(items: Items, one: Phase, other: Phase) -> bool:
-    """Whether the kernel that begins one phase hardly runs in the other."""
     for phase, beside in ((one, other), (other, one)):
         inside = items.signature[beside.first : beside.stop]
         num = int((inside == items.signature[phase.begins[0]]).sum())

@@ -129,8 +129,7 @@ class Rank(RankInfo, frozen=True, eq=False):
     def key(self) -> RankKey:
         """The process and its device, the key of its GPU operations in the report.
 
-        Raises:
-            ValueError: the rank has no device; callers must not ask for its key.
+        Raises ValueError: the rank has no device; callers must not ask for its key.
         """
         if self.device is None:
             raise ValueError(f"rank {self.rank} has no device")
@@ -534,7 +533,6 @@ def _span(operations: Operations, chosen: Mask) -> tuple[Int64, Int64]:
 
 
 def _last(group: Operations, time_ns: int, is_met: Callable[[Int64], Mask]) -> int:
-    """Last operation that starts by a time and whose end meets a condition, else -1."""
     stop = int(np.searchsorted(group.start_ns, time_ns, side="right"))
     num_tried = _NUM_TRIED_FIRST
     while stop:  # usually it is among the last ones

@@ -121,7 +121,6 @@ def _is_one_run(first: ReportIdentity, second: ReportIdentity) -> bool:
 
 
 def _span(report: ReportIdentity) -> tuple[int, int] | None:
-    """When the report's operations ran, in ns since 1970; None if unknown."""
     session = report.session
     if session.is_utc:
         return report.start_ns, report.end_ns

@@ -81,7 +81,6 @@ def longest(timed: Sequence[TimedSteps]) -> TimedSteps | None:
 
 
 def _read(file: Path) -> Iterator[TimedSteps]:
-    """Yield the lengths in a file; nothing where it is damaged, or has too few."""
     import msgspec  # noqa: PLC0415  (only where there is such a file)
 
     try:

@@ -120,8 +120,7 @@ def choose_window(
     `steps`: A up to but not including B. `time_range`: ns of the report's time. None leaves a side
     open.
 
-    Raises:
-        UsageError: the report numbers several steps alike.
+    Raises UsageError: the report numbers several steps alike.
     """
     if steps is not None:
         return _step_window(rank, steps)
