@@ -58,12 +58,7 @@ _MAX_SHOWN = 40  # findings in a notebook's cell; of more, the first and the las
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Analysis:
-    """Results of the analysis of a run, together with its open reports.
-
-    Attributes:
-        result: the numbers and findings.
-        run: the reports and their ranks, with all events.
-    """
+    """Results of the analysis of a run, together with its open reports."""
 
     result: RunResult
     run: Run
@@ -183,21 +178,10 @@ def analyze_in_child(
     jobs: int | None = None,
     answer: Callable[[Analysis, Any, Progress], object] | None = None,
 ) -> Iterator[AnalysisFuture[Analysis]]:
-    """Analyse the reports of one run in a child process while the block runs.
+    """Do what `analyze` does in a child process while the block runs; yield the running analysis.
 
-    Args:
-        paths: Nsight Systems exports or traces of torch.profiler.
-        options: what to analyse; by default everything.
-        listener: as for `analyze`; called from `AnalysisFuture.result`.
-        jobs: as for `analyze`.
-        answer: answers questions about the analysis in the child, which stays until the block
-            ends; None if there will be no questions.
-
-    Yields:
-        The running analysis.
-
-    Raises:
-        TraceprofError: no report can be opened, or the options are impossible.
+    `listener` is called from `AnalysisFuture.result`. `answer` answers questions about the analysis
+    in the child, which stays until the block ends; None if there will be no questions.
     """
     from traceprof.execution.analysis_future import AnalysisTask, run_in_child
 
@@ -254,20 +238,9 @@ def analyze_captures(
 ) -> list[RunResult]:
     """Analyse reports of possibly several recordings, each recording by itself.
 
-    A report that cannot be read is left out, and named in the first recording's
-    `RunResult.failed`, if there are others.
-
-    Args:
-        paths: Nsight Systems exports or traces of torch.profiler, in any order.
-        options: as for `analyze_reports`.
-        jobs: as for `analyze_reports`.
-        listener: as for `analyze_reports`.
-
-    Returns:
-        The recordings in the order of their first reports.
-
-    Raises:
-        TraceprofError: no report can be read, or the options select nothing.
+    Arguments, in any order, and errors are those of `analyze_reports`. A report that cannot be read
+    is named in the first recording's `RunResult.failed`. Recordings are in the order of their first
+    reports.
     """
     options = replace(checked(options), measures_all=True)  # a comparison is of everything
     reports_given = report_paths(paths)

@@ -12,11 +12,7 @@ def one_line(text: object, max_length: int | None = None) -> str:
     """Return `text` with line breaks, control characters and undecodable bytes escaped.
 
     Names of files, kernels and ranges are data from elsewhere: printed as they are, they could
-    break a line or drive a terminal.
-
-    Args:
-        text: what is shown.
-        max_length: the characters of it that are shown; `…` stands for the others.
+    break a line or drive a terminal. `…` stands for characters beyond `max_length`.
     """
     shown = str(text)
     if max_length is not None and len(shown) > max_length:
@@ -39,10 +35,7 @@ def closest(word: str, known: Sequence[str]) -> str | None:
 class TraceprofError(Exception):
     """Base class of all errors that traceprof raises for users.
 
-    Args:
-        what: what could not be done, naming the input.
-        why: the cause.
-        remedy: what the user can do about it.
+    `what` could not be done, naming the input; `why`; and what the user can do about it.
     """
 
     def __init__(self, what: str, why: str, remedy: str) -> None:
@@ -77,13 +70,7 @@ class MissingExtraError(TraceprofError):
 
     @classmethod
     def of(cls, what: str, package: str, extra: str) -> MissingExtraError:
-        """Return the error of a package that an extra installs.
-
-        Args:
-            what: what could not be done.
-            package: the name of the package that is not there.
-            extra: the extra that has it.
-        """
+        """Return the error of a package that is not there, and that an extra installs."""
         # A clone is named and no index, where others could register the name.
         remedy = f"run {_installer()} '.[{extra}]' in the folder of traceprof's source"
         return cls(what, f"the package {package} is not installed", remedy)

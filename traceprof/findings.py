@@ -221,11 +221,8 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
     ) -> Saving:
         """Return a bound.
 
-        Args:
-            high_ns: what a step would gain at most.
-            assume: the assumption that was replayed; None if the bound is all time involved.
-            why: the reason why nothing was replayed, where that is so.
-            limited_by: what limits it, where it is not all time involved.
+        `assume`: the assumption that was replayed; without it the bound is all time involved, or
+        limited by something else. `why`: the reason why nothing was replayed.
         """
         return cls(None, None, high_ns, Basis.BOUND, assume, why, limited_by=limited_by)
 
@@ -233,9 +230,7 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
     def of_step(cls, impact_ns: int, share_per_step: float | None) -> Saving | None:
         """Return the bound from a finding's cost in a step; None if that is unknown.
 
-        Args:
-            impact_ns: what it costs in all that is judged.
-            share_per_step: the share of it that the mean steady step holds.
+        `share_per_step`: the share of the cost in all that is judged that the mean steady step has.
         """
         return None if share_per_step is None else cls.at_most(ceil(impact_ns * share_per_step))
 
@@ -404,9 +399,7 @@ class FindingKind(Record, frozen=True):
     def assumed(self, group: Sequence[Finding], results: Sequence[Any]) -> tuple[str, ...]:
         """Return the names of the assumptions that remove a finding; empty if there is none.
 
-        Args:
-            group: the same finding on each rank that has it.
-            results: what its analysis measured on these ranks; empty if it measures whole runs.
+        `group`: the finding on each rank that has it. `results`: of its analysis on these ranks.
         """
         return self.removed_by(group, results) if callable(self.removed_by) else self.removed_by
 

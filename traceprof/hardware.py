@@ -195,10 +195,8 @@ def peak_flops_per_s(
 ) -> float | None:
     """Return the peak rate of a GPU for multiplications and additions; None if that is unknown.
 
-    Args:
-        gpu: its name.
-        precision: the number format, such as `bf16`.
-        tensor_cores: whether tensor cores multiply; FP32 without them, all others with them.
+    `precision`: the number format, such as `bf16`; FP32's rate is that without tensor cores, all
+    others' with them.
     """
     known = board(gpu)
     if known is None or known.rates is None or tensor_cores is not (precision != "fp32"):
@@ -216,12 +214,7 @@ def peak_memory_gb_per_s(gpu: str | None) -> float | None:
 
 
 def peaks(gpu: str | None, overrides: Mapping[str, float] | None = None) -> Peaks:
-    """Return the peak rates of a GPU.
-
-    Args:
-        gpu: its name, as Nsight gives it.
-        overrides: rates that the user gave, by link.
-    """
+    """Return the peak rates of a GPU, by its name, with rates that the user gave, by link."""
     given = overrides or {}
     known_board = board(gpu)
     pcie = PCIE_X16.get(known_board.pcie_generation or 0) if known_board else None

@@ -63,11 +63,7 @@ class Intervals(Record, frozen=True, dict=True):
         return np.cumsum(of_block) - of_block
 
     def before_ns(self, index: Int64) -> Int64:
-        """Return the time covered before some intervals, int64[m].
-
-        Args:
-            index: int64[m], of intervals; n for the time covered by all.
-        """
+        """Return the time covered before some intervals, int64[m] indices; n for that of all."""
         if len(index) * _SUMMED > len(self):
             return np.append(0, np.cumsum(self.length_ns)).take(index)
         block = np.maximum(index - 1, 0) // _SUMMED
@@ -87,12 +83,7 @@ class Intervals(Record, frozen=True, dict=True):
 def by_rows(
     function: Callable[..., npt.NDArray[Number]], *columns: npt.NDArray[Any]
 ) -> npt.NDArray[Number]:
-    """Return what a function makes of each row: of many, part by part, which needs less memory.
-
-    Args:
-        function: of n rows of the columns, to n values.
-        columns: any[n] each.
-    """
+    """Return what a function makes of each row: of many, part by part, which needs less memory."""
     num = len(columns[0])
     values = function(*(column[:_ROWS_AT_ONCE] for column in columns))
     if num <= _ROWS_AT_ONCE:
@@ -130,10 +121,7 @@ def union(start_ns: Int64, end_ns: Int64) -> Intervals:
 def joined(start_ns: Int64, end_ns: Int64, max_between_ns: int) -> Intervals:
     """Join intervals with small gaps between them; those without length are kept.
 
-    Args:
-        start_ns: int64[n], in any order.
-        end_ns: int64[n], none before its start.
-        max_between_ns: the longest gap that is closed.
+    `start_ns`, `end_ns`: int64[n], in any order. `max_between_ns`: the longest gap that is closed.
     """
     if len(start_ns) == 0:
         return empty()
@@ -248,14 +236,11 @@ def clip(covered: Intervals, start_ns: int, end_ns: int) -> Intervals:
 def pieces(start_ns: Int64, end_ns: Int64, limits_ns: Int64) -> tuple[Int64, Int64, Int64]:
     """Cut intervals, which may overlap each other, where pieces of time begin and end.
 
-    Args:
-        start_ns: int64[n], in any order.
-        end_ns: int64[n].
-        limits_ns: int64[m + 1], strictly ascending: piece j is [limits[j], limits[j + 1]).
+    `start_ns`, `end_ns`: int64[n], in any order. `limits_ns`: int64[m + 1], strictly ascending:
+    piece j is [limits[j], limits[j + 1]).
 
-    Returns:
-        Three int64[k], for each part of an interval that lies in a piece: which interval, which
-        piece, and the length of the part; 0 for an interval without length.
+    Returns three int64[k], for each part of an interval that lies in a piece: which interval, which
+    piece, and the length of the part; 0 for an interval without length.
     """
     first = np.searchsorted(limits_ns, start_ns, side="right") - 1
     stop = np.maximum(np.searchsorted(limits_ns, end_ns, side="left"), first + 1)
@@ -297,10 +282,7 @@ def covered_before(covered: Intervals, times_ns: Int64) -> Int64:
 def covered_within(covered: Intervals, start_ns: Int64, end_ns: Int64) -> Int64:
     """Return how much of `covered` each window [start, end) holds: int64[m] ns.
 
-    Args:
-        covered: the set.
-        start_ns: int64[m], in any order; quickest where ascending.
-        end_ns: int64[m], each not before its start.
+    Windows are in any order, quickest where they ascend, and none ends before its start.
     """
     if len(covered) == 0:
         return np.zeros(len(start_ns), np.int64)
@@ -330,10 +312,7 @@ def covered_within(covered: Intervals, start_ns: Int64, end_ns: Int64) -> Int64:
 def num_before(limits_ns: Int64, times_ns: Int64, side: Literal["left", "right"] = "left") -> Int64:
     """Return what `np.searchsorted` does, quicker for many times that are nearly in order.
 
-    Args:
-        limits_ns: int64[n], ascending.
-        times_ns: int64[m], in any order.
-        side: "left" to count the limits before each time, "right" to count those at it, too.
+    `limits_ns`: int64[n], ascending. `times_ns`: int64[m], in any order.
     """
     num, counts_equal = len(times_ns), side == "right"
     if num <= _FEW:
@@ -369,10 +348,7 @@ def num_before(limits_ns: Int64, times_ns: Int64, side: Literal["left", "right"]
 def holder(start_ns: Int64, end_ns: Int64, times_ns: Int64) -> Int64:
     """Return which of n spans holds each time, the last one to begin; -1 if that one is over.
 
-    Args:
-        start_ns: int64[n], ascending.
-        end_ns: int64[n].
-        times_ns: int64[m], in any order.
+    `start_ns`: int64[n], ascending. `times_ns`: int64[m], in any order.
     """
     place = num_before(start_ns, times_ns, "right") - 1
     if len(start_ns):
@@ -385,12 +361,8 @@ def num_inside(
 ) -> Int64:
     """Count the intervals that touch each of m windows, int64[m].
 
-    Args:
-        start_ns: int64[n], ascending.
-        end_ns: int64[n].
-        window_start: int64[m].
-        window_end: int64[m].
-        closed: bool[m], whether an interval without length at the very end counts.
+    `start_ns`: int64[n], ascending. `closed`: bool[m], whether an interval without length at the
+    very end counts.
     """
     instant = start_ns == end_ns
     times = start_ns[instant]
@@ -406,15 +378,7 @@ def num_inside(
 
 
 def largest(values: Int64, most: int) -> Int64:
-    """Return the indices of the largest values, largest first; equal ones in order.
-
-    Args:
-        values: int64[n].
-        most: the number of indices, at most.
-
-    Returns:
-        int64[min(n, most)].
-    """
+    """Return the indices of the largest values, at most `most`, largest first; equal ones in order."""
     chosen = np.arange(len(values))
     # The maxima of blocks: `most` of them are at least as large as the last result.
     highest = np.maximum.reduceat(values, chosen[::_BLOCK]) if len(values) else values

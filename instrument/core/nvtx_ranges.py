@@ -53,10 +53,8 @@ def is_attached() -> bool:
 def connect(name: str) -> Functions:
     """Return functions for a domain of this name, for the attached tool.
 
-    Raises:
-        OSError: the tool's library cannot be loaded.
-        AttributeError: it is not the library of a tool for NVTX 3, or nvtx is of another version.
-        ImportError: the package nvtx is not installed.
+    Raises OSError: its library cannot be loaded; AttributeError: that is not of a tool for NVTX 3,
+    or nvtx is of another version; ImportError: nvtx is not installed.
     """
     ctypes.CDLL(os.environ[VARIABLE]).InitializeInjectionNvtx2  # noqa: B018  (nvtx says nothing)
     lib: Any = import_module("nvtx._lib.lib")

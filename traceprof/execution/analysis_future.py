@@ -104,12 +104,7 @@ def run_in_child(task: AnalysisTask[Analysis]) -> Iterator[AnalysisFuture[Analys
 
 
 class AnalysisFuture(Generic[Analysis]):
-    """A running analysis; `result()` blocks.
-
-    Args:
-        task: the analysis.
-        child: the process that makes it; None if this process has to.
-    """
+    """A running analysis; without a child, this process makes it."""
 
     def __init__(self, task: AnalysisTask[Analysis], child: Child[_Sent] | None) -> None:
         self._task, self._child, self._traces = task, child, task.traces
@@ -128,14 +123,9 @@ class AnalysisFuture(Generic[Analysis]):
         return self._analysis
 
     def ask(self, question: object, progress: Progress = UNHEARD) -> Any:  # noqa: ANN401  (any)
-        """Return the answer to a question about the result; one thread at a time is answered.
+        """Return the answer to a question about the result, or raise what it raises.
 
-        Args:
-            question: as `answer` takes it; it can be pickled.
-            progress: receives the progress of the answer.
-
-        Raises:
-            TraceprofError: what the answer raises.
+        The question is as `answer` takes it, and can be pickled. One thread at a time is answered.
         """
         assert self._analysis is not None  # noqa: S101  (questions are about the result)
         assert self._task.answer is not None  # noqa: S101

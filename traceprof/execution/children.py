@@ -105,16 +105,11 @@ def questions() -> Iterator[Any]:
 
 
 class Child(Generic[Item]):
-    """A child process that makes items while the block runs.
+    """A child process that makes items, which can be pickled, while the block runs.
 
-    Args:
-        make: makes the items, in the child; they can be pickled.
-        progress: the object that counts rows in the child.
-        forwards: whether the items are also sent to the parent of this process, itself a child.
-        shares_texts: whether the same texts of several items are one in the parent.
-
-    Attributes:
-        socket: readable when items have arrived, or the child has ended.
+    Its `socket` is readable when items have arrived, or the child has ended. With `forwards` items
+    are also sent to the parent of this process, itself a child. With `shares_texts` the same texts
+    of several items are one in the parent.
     """
 
     def __init__(
@@ -176,12 +171,7 @@ class Child(Generic[Item]):
     def ask(self, question: object, progress: ProgressOfAll | None = None) -> None:
         """Send a question to a child that reads `questions`; the answer is its next item.
 
-        Args:
-            question: can be pickled.
-            progress: the object that counts what the child does for the answer.
-
-        Raises:
-            ChildError: the child has ended.
+        Raises ChildError: the child has ended.
         """
         self._progress = progress
         try:
@@ -340,12 +330,8 @@ def _reduced(array: np.ndarray[Any, Any]) -> str | tuple[Any, ...]:
 def _receive(through: socket, forward_to: socket | None = None) -> Any:  # noqa: ANN401
     """Return the next object; each large array is in memory that is freed with the array.
 
-    Args:
-        through: the socket to read.
-        forward_to: a socket that gets the same object, its arrays in the same memory.
-
-    Raises:
-        EOFError, OSError: no more objects can arrive.
+    `forward_to` gets the same object, its arrays in the same memory. Raises EOFError or OSError: no
+    more objects can arrive.
     """
     from socket import MSG_CMSG_CLOEXEC, recv_fds, send_fds  # noqa: PLC0415  (children only)
 

@@ -96,15 +96,8 @@ def _num_bytes(tasks: Sequence[Task]) -> int:
 def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[int, Measured]]:
     """Yield the same, measured by child processes: each takes the next report when it is done.
 
-    Where a child is killed, another one tries again, once and alone.
-
-    Args:
-        tasks: the reports.
-        jobs: the maximum number of children at a time; when all reports are being measured, those
-            left over share the ranks of a report.
-
-    Raises:
-        UsageError: the options are impossible.
+    Where a child is killed, another one tries again, once and alone. When all reports are being
+    measured, children left over share the ranks of a report.
     """
     waiting = deque(range(len(tasks)))
     running: dict[Child[Measured], tuple[int, ExitStack]] = {}
@@ -225,10 +218,6 @@ def measured_on_cluster(
     When a worker dies, the scheduler gives its reports to another one, up to
     `distributed.scheduler.allowed-failures` times. A death counts against every report that the
     worker held, so reports that are given up together are tried again one by one.
-
-    Args:
-        tasks: the reports.
-        scheduler: `tcp://HOST:PORT` or `tls://HOST:PORT`.
 
     Raises:
         MissingExtraError: `distributed` is not installed.

@@ -166,9 +166,8 @@ def measure_file(
 ) -> MeasuredReport | FailedReport:
     """Open a report, measure it and close it; failures of the report are returned.
 
-    Raises:
-        UsageError: the options are impossible, whatever the report.
-        WorkerError: this is not the version of traceprof that asks.
+    Raises UsageError: the options are impossible, whatever the report; WorkerError: this is not the
+    version of traceprof that asks.
     """
     if task.version != __version__:
         raise WorkerError(

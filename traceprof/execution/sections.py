@@ -34,14 +34,9 @@ class ReadSection(Record, frozen=True):
 class SectionReader:
     """Reads the sections of a report, most of them in child processes; a context manager.
 
-    Args:
-        trace: the report.
-        progress: receives the number of rows read.
-        num_processes: the maximum number of processes that read, this one included.
-        report: the report's index.
-        held: sections that the report holds already.
-        forwards: whether all sections also go to the parent of this process, itself a child; then
-            children read all of them, so that the first one does not wait for the others.
+    `num_processes` counts this one, too. `report` is its index, `held` the sections that it holds
+    already. With `forwards` all sections also go to the parent of this process, itself a child:
+    then children read all of them, so that the first one does not wait for the others.
     """
 
     def __init__(

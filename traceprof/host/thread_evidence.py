@@ -59,19 +59,13 @@ class ThreadEvidence(Record, frozen=True):
 
 
 class HostEvidence:
-    """Activity of the threads of a process.
-
-    Attributes:
-        calls: the API calls of the process.
-        activity: what its threads did outside of API calls.
-        is_setup: which calls set something up, bool[calls].
-        is_allocation: which calls allocate or free, bool[calls].
-    """
+    """Activity of the threads of a process."""
 
     def __init__(self, rank: Rank, calls: ApiCalls) -> None:
         """Look through the names of all calls of a rank's process."""
         self.calls = calls
         self.activity: HostActivity = rank.trace.host_activity(rank.process)
+        # bool[calls]: which set something up, and which allocate or free.
         self.is_setup = calls_named(rank, calls, names.SETUP_CALL.match)
         self.is_setup[_long_first_launches(rank, calls)] = True
         self.is_allocation = calls_named(rank, calls, names.ALLOCATION_CALL.match)
