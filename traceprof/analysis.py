@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.analyses.verdict.judging import judge
 from traceprof.analyses.verdict.measured_run import measured_run
-from traceprof.analyses.verdict.run_result import RunResult
+from traceprof.analyses.verdict.run_result import RunResult, Verdict
 from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.errors import REPORT_IT, TraceFormatError, TraceprofError
 from traceprof.execution.children import run_in_children
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.measurements import MeasuredReport, MeasuredRun
     from traceprof.analyses.results import Judge, Result
-    from traceprof.analyses.verdict.run_result import Verdict
     from traceprof.execution.analysis_future import AnalysisFuture
     from traceprof.findings import Finding, NotApplicable
     from traceprof.progress import Progress

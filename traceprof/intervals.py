@@ -378,7 +378,7 @@ def num_inside(
 
 
 def largest(values: Int64, most: int) -> Int64:
-    """Return the indices of the largest values, at most `most`, largest first; equal ones in order."""
+    """Return the indices of the `most` largest values, largest first; equal ones in order."""
     chosen = np.arange(len(values))
     # The maxima of blocks: `most` of them are at least as large as the last result.
     highest = np.maximum.reduceat(values, chosen[::_BLOCK]) if len(values) else values

@@ -17,7 +17,7 @@ import pytest
 
 from traceprof.comparison.ask import compared, without_predictions
 from traceprof.comparison.gates import parse
-from traceprof.comparison.sides import check_allowed, loaded
+from traceprof.comparison.sides import LoadedSide, check_allowed, loaded
 from traceprof.errors import UsageError
 from traceprof.execution.options import Options
 from traceprof.findings import Finding, Severity
@@ -25,7 +25,7 @@ from traceprof.findings import Finding, Severity
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from traceprof.comparison.sides import LoadedSide, Source
+    from traceprof.comparison.sides import Source
 
 
 class RecordedRun:

@@ -9,13 +9,12 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from instrument.core import calls
-from instrument.core.operations import operation
+from instrument.core.operations import Operation, operation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from instrument.core.calls import Describe
-    from instrument.core.operations import Operation
     from instrument.core.patching import Patches
 
     Group = dist.ProcessGroup | None

@@ -13,7 +13,7 @@ from torch.distributed import _functional_collectives, distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 from instrument.core import calls
-from instrument.core.operations import operation
+from instrument.core.operations import Operation, operation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from instrument.core.calls import Describe
-    from instrument.core.operations import Operation
     from instrument.core.patching import Patches
 
 # The parameters are those of the described functions, used or not: their first is `self`, though

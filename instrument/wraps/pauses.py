@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from instrument.core import nvtx_ranges
-from instrument.core.patching import after_import
+from instrument.core.patching import Patches, after_import
 from instrument.core.wrapping import compiler_of_thread, outermost, suspend, untraced
 from traceprof import labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from instrument.core.patching import Patches
 
 _DISTRIBUTED = "torch.distributed.checkpoint.state_dict_saver"
 _SAVING = ("save", "async_save")

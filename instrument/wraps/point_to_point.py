@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from instrument.core import calls, completion, nvtx_ranges, operations, wrapping
-from instrument.core.operations import BLOCK, TRANSFER, operation
+from instrument.core.operations import BLOCK, TRANSFER, Operation, operation
 from instrument.core.wrapping import compiler_of_thread, suspend, untraced
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from instrument.core.calls import Describe
-    from instrument.core.operations import Operation
     from instrument.core.patching import Patches
 
     Group = dist.ProcessGroup | None

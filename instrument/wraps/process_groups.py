@@ -14,13 +14,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from instrument.core import calls
-from instrument.core.operations import COLLECTIVE, TRANSFER, operation
+from instrument.core.operations import COLLECTIVE, TRANSFER, Operation, operation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from instrument.core.calls import Describe
-    from instrument.core.operations import Operation
     from instrument.core.patching import Patches
 
 

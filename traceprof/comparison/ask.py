@@ -13,9 +13,9 @@ from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Analysis
 from traceprof.comparison.between import spreads, widest
 from traceprof.comparison.findings import findings, sentence, to_decide, verdict_of
-from traceprof.comparison.gates import beyond, change_of, judged, parse
+from traceprof.comparison.gates import GateLimit, beyond, change_of, judged, parse
 from traceprof.comparison.kernels import communication, kernels, modules
-from traceprof.comparison.series import phases_of, series, unrecorded, why_unlike
+from traceprof.comparison.series import Series, phases_of, series, unrecorded, why_unlike
 from traceprof.comparison.sides import (
     LoadedSide,
     check_allowed,
@@ -27,7 +27,7 @@ from traceprof.comparison.sides import (
 from traceprof.documents import comparison as d
 from traceprof.documents.analysis.model import Document
 from traceprof.errors import UsageError
-from traceprof.execution.options import checked, listed, num_jobs
+from traceprof.execution.options import Options, checked, listed, num_jobs
 from traceprof.run.mean_change import MIN_STEPS, Interval, mann_whitney, trend, usual_change
 from traceprof.run.periods import about_periods
 from traceprof.units import duration
@@ -37,10 +37,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from traceprof.comparison.gates import GateLimit
-    from traceprof.comparison.series import Series
     from traceprof.comparison.sides import Source
-    from traceprof.execution.options import Options
     from traceprof.progress import Progress
 
 _ONE = (str, os.PathLike, Analysis, RunResult, Document)

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.analyses.steps import CAUSES, PARTS
-from traceprof.comparison.series import series
+from traceprof.comparison.series import Series, series
 from traceprof.documents.comparison import Spread
 from traceprof.run.mean_change import LEVEL, Interval, t_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceprof.comparison.series import Series
     from traceprof.documents.analysis.model import Document
 
 # Standard deviations of logarithms, of windows of 19 recordings and of reruns: three quarters of

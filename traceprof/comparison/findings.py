@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING
 from traceprof.analyses.gpu_idle import CAUSES
 from traceprof.analyses.registry import FINDINGS
 from traceprof.comparison.gates import SAME, beyond
-from traceprof.comparison.series import training_steps
-from traceprof.documents.comparison import FindingChange
+from traceprof.comparison.series import Series, training_steps
+from traceprof.documents.comparison import (
+    Comparison,
+    FindingChange,
+    PartChange,
+    Spread,
+    Status,
+    Step,
+    Verdict,
+)
 from traceprof.host.idle_causes import IdleCause
 from traceprof.run.mean_change import LEVEL, MIN_STEPS, Interval, steps_to_find
 from traceprof.structs import Record
@@ -19,9 +27,7 @@ from traceprof.units import duration
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.comparison.series import Series
     from traceprof.documents.analysis.model import Document
-    from traceprof.documents.comparison import Comparison, PartChange, Spread, Status, Step, Verdict
     from traceprof.findings import Finding
 
 MIN_CHANGE = 0.01  # of a step: less is noise between two runs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.comparison.between import reach, usual
-from traceprof.documents.comparison import GateResult
+from traceprof.documents.comparison import GateResult, Outcome, Spread
 from traceprof.errors import UsageError, closest
 from traceprof.findings import Severity
 from traceprof.run.mean_change import Interval, MeanChange, mean_change, of_captures
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from traceprof.comparison.series import Series
     from traceprof.documents.analysis.model import Document
-    from traceprof.documents.comparison import Outcome, Spread
     from traceprof.intervals import Float64
 
 SAME = 0.01

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import UnsetType
 
-from traceprof.analyses.steps import COLUMNS, in_whole_ns, mean_step
+from traceprof.analyses.steps import COLUMNS, ProgramPhase, StepTotals, in_whole_ns, mean_step
 from traceprof.run.mean_change import commonest, trend
 from traceprof.run.step_ranges import StepsSource
 from traceprof.structs import Record
@@ -17,7 +17,6 @@ from traceprof.trace.grouping import median_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from traceprof.analyses.steps import ProgramPhase, StepTotals
     from traceprof.documents.analysis.model import Document, Step
     from traceprof.intervals import Float64
 

@@ -17,8 +17,8 @@ from traceprof.errors import TraceprofError
 from traceprof.execution import children
 from traceprof.execution.children import Child, ChildError, ProgressOfAll, questions
 from traceprof.execution.sections import ReadSection
-from traceprof.progress import UNHEARD
-from traceprof.run.opening import attach_ranks
+from traceprof.progress import UNHEARD, Progress
+from traceprof.run.opening import Run, attach_ranks
 from traceprof.run.summary import FailedReport, all_failed
 from traceprof.trace.model.operations import NO_OPERATIONS, RankKey
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.execution.open_reports import Measurer
-    from traceprof.progress import Progress
-    from traceprof.run.opening import Run
     from traceprof.run.rank import Rank
     from traceprof.trace.model.trace import Section, Trace
 

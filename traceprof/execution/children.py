@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NoReturn, TypeVar
 
 import numpy as np
 
-from traceprof.progress import UNHEARD
+from traceprof.progress import UNHEARD, Progress
 from traceprof.structs import Record
 from traceprof.trace.programs import ending_with_parent
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from traceprof.intervals import Int64
-    from traceprof.progress import Progress
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

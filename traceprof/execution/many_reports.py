@@ -23,7 +23,7 @@ from traceprof.errors import MissingExtraError, TraceFileError, UsageError, Work
 from traceprof.execution import children
 from traceprof.execution.children import Child, ChildError, ProgressOfAll, questions
 from traceprof.execution.measuring import Task, measure_file
-from traceprof.execution.options import num_jobs
+from traceprof.execution.options import Options, num_jobs
 from traceprof.run.summary import FailedReport
 from traceprof.trace.open import check_openable
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from distributed import Client, KilledWorker
 
-    from traceprof.execution.options import Options
     from traceprof.progress import Progress
 
     Measured = MeasuredReport | FailedReport

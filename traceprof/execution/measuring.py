@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from traceprof.analyses import gpu_idle, launch_queue, overlap_slowdown, unfused_kernels
-from traceprof.analyses.hidden import hidden_of
+from traceprof.analyses.hidden import Hidden, hidden_of
 from traceprof.analyses.measurements import (
     MEASUREMENTS,
     MeasuredRank,
     MeasuredReport,
     RankMeasurements,
+    Registration,
+    Wanted,
 )
 from traceprof.analyses.registry import ANALYSES
 from traceprof.errors import WorkerError
-from traceprof.execution.children import run_in_children
+from traceprof.execution.children import ProgressOfAll, run_in_children
 from traceprof.execution.sections import SectionReader
 from traceprof.findings import Finding, NotApplicable
 from traceprof.host.host_code import read_host_ranges
@@ -40,10 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from traceprof.analyses.hidden import Hidden
-    from traceprof.analyses.measurements import Registration, Wanted
     from traceprof.analyses.results import RankResult
-    from traceprof.execution.children import ProgressOfAll
     from traceprof.execution.options import Options
     from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.trace import Trace

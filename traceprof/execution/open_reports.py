@@ -11,11 +11,11 @@ from msgspec import field, structs
 from traceprof.analyses.verdict.measured_run import measured_run
 from traceprof.execution.children import ProgressOfAll
 from traceprof.execution.measuring import measure, read_shared
-from traceprof.execution.options import check_listener, checked, num_jobs
+from traceprof.execution.options import Options, check_listener, checked, num_jobs
 from traceprof.execution.sections import SectionReader
 from traceprof.run.guard import collected_failures
 from traceprof.run.host_clock import aligned
-from traceprof.run.opening import attach_ranks
+from traceprof.run.opening import Run, attach_ranks
 from traceprof.run.summary import FailedReport, close_on_error, try_report
 from traceprof.structs import Record
 from traceprof.trace.open import open_trace
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from traceprof.analyses.measurements import MeasuredReport, MeasuredRun, Wanted
-    from traceprof.execution.options import Options
     from traceprof.progress import Progress
-    from traceprof.run.opening import Run
     from traceprof.run.rank import Rank
     from traceprof.trace.model.trace import Section, Trace
 

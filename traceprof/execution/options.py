@@ -15,7 +15,7 @@ from traceprof.kernel_names import CommunicationPatterns, user_patterns
 from traceprof.run.host_clock import aligned
 from traceprof.run.opening import open_report
 from traceprof.run.step_ranges import user_pattern
-from traceprof.run.windows import check_choice
+from traceprof.run.windows import Range, check_choice
 
 if TYPE_CHECKING:
     import re
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.measurements import Wanted
     from traceprof.run.rank import Rank
-    from traceprof.run.windows import Range
     from traceprof.trace.model.trace import Trace
 
 Item = TypeVar("Item")

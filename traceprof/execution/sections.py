@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from traceprof.execution import children
-from traceprof.execution.children import Child, ChildError, send
+from traceprof.execution.children import Child, ChildError, ProgressOfAll, send
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from traceprof.execution.children import ProgressOfAll
     from traceprof.trace.model.trace import Section, SectionData, Trace
 
 # A smaller report is read in less time than it takes to make a child.

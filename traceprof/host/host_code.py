@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from traceprof import intervals
-from traceprof.intervals import BEYOND_NS, Intervals, num_before
+from traceprof.intervals import BEYOND_NS, Int64, Intervals, num_before
 from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, sums
@@ -17,7 +17,6 @@ from traceprof.trace.grouping import distinct_values, sums
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from traceprof.intervals import Int64
     from traceprof.run.rank import Rank
     from traceprof.trace.model.host import ApiCalls, HostActivity, HostCode, ThreadSpans
     from traceprof.trace.model.ranges import NamedRanges

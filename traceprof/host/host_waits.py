@@ -30,7 +30,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host.thread_evidence import calls_named, calls_of_kind, launches_of
-from traceprof.intervals import BEYOND_NS, Intervals
+from traceprof.intervals import BEYOND_NS, Int64, Intervals, Mask
 from traceprof.patterns import lazy
 from traceprof.run.host_clock import copies_to_pageable
 from traceprof.structs import Record, Rows
@@ -41,7 +41,6 @@ from traceprof.trace.model.special_values import NULL
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceprof.intervals import Int64, Mask
     from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import Copies

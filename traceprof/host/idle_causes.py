@@ -61,9 +61,9 @@ from traceprof.host.idle_gaps import (
     streams_by_thread,
 )
 from traceprof.host.places import PlaceKind, places
-from traceprof.host.stalls import host_stalls
-from traceprof.host.thread_evidence import host_evidence
-from traceprof.intervals import BEYOND_NS, Intervals
+from traceprof.host.stalls import HostStalls, host_stalls
+from traceprof.host.thread_evidence import HostEvidence, host_evidence
+from traceprof.intervals import BEYOND_NS, Int64, Intervals, Mask
 from traceprof.kernel_names import function_name
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.steady_steps import covered_in_mean
@@ -75,9 +75,6 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Iterable, Iterator, Mapping
 
-    from traceprof.host.stalls import HostStalls
-    from traceprof.host.thread_evidence import HostEvidence
-    from traceprof.intervals import Int64, Mask
     from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.host import ApiCalls, ThreadSpans
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host.thread_evidence import calls_named
-from traceprof.intervals import Intervals
+from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.patterns import lazy
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.structs import Record
@@ -36,7 +36,6 @@ from traceprof.trace.model.special_values import NULL, OPEN_END
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from traceprof.intervals import Int64, Mask
     from traceprof.run.rank import Rank
     from traceprof.trace.model.host import ApiCalls
 

@@ -23,22 +23,20 @@ from msgspec import field
 from traceprof import intervals
 from traceprof.host.host_waits import is_pageable
 from traceprof.host.thread_evidence import calls_of_kind, launches_of
-from traceprof.intervals import BEYOND_NS, num_before
+from traceprof.intervals import BEYOND_NS, Int32, Int64, Intervals, Mask, num_before
 from traceprof.run.cache import Cache, derived
 from traceprof.run.launching_calls import calls_with
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in, median_of, without
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind
-from traceprof.trace.model.operations import Copies
+from traceprof.trace.model.operations import Copies, Operations
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from traceprof.intervals import Int32, Int64, Intervals, Mask
     from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.host import ApiCalls, LaunchStalls
-    from traceprof.trace.model.operations import Operations
 
     Source = Literal["overhead-records", "inferred"]
 

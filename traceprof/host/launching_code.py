@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from traceprof import labels
-from traceprof.host.host_code import is_own_line, line_text, nested
-from traceprof.intervals import num_before
+from traceprof.host.host_code import Nested, is_own_line, line_text, nested
+from traceprof.intervals import Int32, Int64, Mask, num_before
 from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
@@ -18,8 +18,6 @@ from traceprof.trace.model.special_values import NULL
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.host.host_code import Nested
-    from traceprof.intervals import Int32, Int64, Mask
     from traceprof.run.rank import Rank
 
 

@@ -17,23 +17,20 @@ import numpy as np
 from traceprof import intervals, labels
 from traceprof.host import host_code as evidence
 from traceprof.host.host_code import line_text, nested
-from traceprof.intervals import BEYOND_NS, Intervals
+from traceprof.intervals import BEYOND_NS, Int32, Int64, Intervals
 from traceprof.patterns import lazy
 from traceprof.run.guard import optional
 from traceprof.run.steady_steps import MIN_STEPS
-from traceprof.run.step_ranges import PATTERNS
+from traceprof.run.step_ranges import PATTERNS, StepRanges
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values
-from traceprof.trace.model.ranges import OF_CALL
+from traceprof.trace.model.ranges import OF_CALL, NamedRanges
 
 if TYPE_CHECKING:
     import re
     from collections.abc import Mapping, Sequence
 
-    from traceprof.intervals import Int32, Int64
     from traceprof.run.rank import Rank
-    from traceprof.run.step_ranges import StepRanges
-    from traceprof.trace.model.ranges import NamedRanges
     from traceprof.trace.model.trace import Trace
 
 

@@ -17,11 +17,11 @@ from traceprof import intervals
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.host import host_code as names
 from traceprof.host.host_code import functions_named, host_ranges
-from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
-from traceprof.host.stalls import host_stalls
+from traceprof.host.idle_causes import IdleCause, UnknownCause, idle_causes, why_unknown
+from traceprof.host.stalls import HostStalls, host_stalls
 from traceprof.host.thread_evidence import host_evidence
-from traceprof.run.machines import machine_beside
-from traceprof.run.steady_steps import covered_per_step, only_step
+from traceprof.run.machines import Cores, machine_beside
+from traceprof.run.steady_steps import OnlyStep, covered_per_step, only_step
 from traceprof.structs import Rows
 from traceprof.trace.grouping import distinct_values, is_in, sums
 from traceprof.trace.model.parts import Part
@@ -30,12 +30,8 @@ from traceprof.units import duration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceprof.host.idle_causes import UnknownCause
-    from traceprof.host.stalls import HostStalls
     from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.machines import Cores
     from traceprof.run.rank import Rank, Window
-    from traceprof.run.steady_steps import OnlyStep
 
 GARBAGE, BLOCKED, OFF_CORE = "garbage collection", "blocking call", "off its core"
 PROCESS, THREAD, UNKNOWN = "whole process", "one thread", "unknown"

@@ -19,6 +19,8 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host import host_code as names
 from traceprof.host.host_code import (
+    HostRanges,
+    Runs,
     Sleep,
     code_evidence,
     host_ranges,
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Callable
 
-    from traceprof.host.host_code import HostRanges, Runs
     from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.host import ApiCalls, HostActivity, ThreadSpans

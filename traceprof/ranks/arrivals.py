@@ -17,13 +17,13 @@ from msgspec.structs import replace
 from traceprof import intervals
 from traceprof.communication.messages import EXCHANGE, ONE_SIDED, ROOTED, messages
 from traceprof.host.host_code import innermost_code
-from traceprof.host.host_waits import MAX_STAGED_BYTES
-from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
+from traceprof.host.host_waits import MAX_STAGED_BYTES, SyncIdle
+from traceprof.host.idle_causes import IdleCause, IdleCauses, idle_causes, why_unknown
 from traceprof.host.rank_stalls import garbage_collection
-from traceprof.run.rank import CpuRank
+from traceprof.run.rank import CpuRank, Rank, Window
 from traceprof.run.windows import shown_window
 from traceprof.structs import Record, Rows
-from traceprof.trace.columns import pack_all, unpack_all
+from traceprof.trace.columns import PackedColumns, pack_all, unpack_all
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.communication_calls import (
     BARRIER,
@@ -37,11 +37,7 @@ from traceprof.trace.model.special_values import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from traceprof.host.host_waits import SyncIdle
-    from traceprof.host.idle_causes import IdleCauses
     from traceprof.intervals import Int64, Mask
-    from traceprof.run.rank import Rank, Window
-    from traceprof.trace.columns import PackedColumns
 
 TIME_CATEGORIES = (
     "compute",

@@ -16,7 +16,13 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.communication.messages import BETWEEN_TWO
-from traceprof.ranks.pipelines import MAX_UNSURE_NS, ROUNDED_NS, schedule_of
+from traceprof.ranks.pipelines import (
+    MAX_UNSURE_NS,
+    ROUNDED_NS,
+    Pipeline,
+    PipelineSchedule,
+    schedule_of,
+)
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
 
@@ -27,7 +33,6 @@ if TYPE_CHECKING:
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.passes import RankPasses
-    from traceprof.ranks.pipelines import Pipeline, PipelineSchedule
 
 
 class Meetings(Record, frozen=True):

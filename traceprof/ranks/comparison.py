@@ -18,11 +18,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof.communication.messages import BETWEEN_TWO
-from traceprof.ranks.lateness import lateness
-from traceprof.ranks.matching import Unmatched, match, spread
+from traceprof.ranks.lateness import Lateness, lateness
+from traceprof.ranks.matching import Group, Unmatched, match, spread
 from traceprof.ranks.waits import (
     GroupWaits,
+    OperationKind,
     RankWaits,
+    Transfer,
     mpi_matrix,
     split_by_leaving,
     transfers,
@@ -30,7 +32,7 @@ from traceprof.ranks.waits import (
     waits_of,
     waits_of_rank,
 )
-from traceprof.run.session_clocks import ONE_MACHINE_NS, MachineClock
+from traceprof.run.session_clocks import ONE_MACHINE_NS, Clocks, MachineClock
 from traceprof.structs import Record
 from traceprof.trace.grouping import (
     DISTANCE_TO_DEVIATION,
@@ -45,11 +47,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Float64, Int64, Mask
     from traceprof.ranks.arrivals import Arrivals
-    from traceprof.ranks.lateness import Lateness
-    from traceprof.ranks.matching import Group
-    from traceprof.ranks.waits import OperationKind, Transfer
     from traceprof.run.opening import RunSummary
-    from traceprof.run.session_clocks import Clocks
 
 # Crystals of servers keep time to some tens of millionths: a larger drift is not the clock's.
 _MAX_DRIFT = 200e-6

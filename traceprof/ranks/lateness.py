@@ -18,7 +18,7 @@ from msgspec import Struct
 from traceprof.communication.messages import ROOTED
 from traceprof.findings import Count
 from traceprof.intervals import Int64
-from traceprof.ranks.arrivals import TIME_CATEGORIES
+from traceprof.ranks.arrivals import TIME_CATEGORIES, Arrivals
 from traceprof.ranks.matching import LEAVE_TOGETHER
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in, mean_of, median_of, middle_of_others
@@ -26,7 +26,6 @@ from traceprof.trace.grouping import is_in, mean_of, median_of, middle_of_others
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.waits import GroupWaits
 
 # A smaller share of the operations is no habit.

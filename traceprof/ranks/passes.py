@@ -13,7 +13,7 @@ import numpy as np
 
 from traceprof import intervals, labels
 from traceprof.communication.messages import BETWEEN_TWO, messages
-from traceprof.communication.readiness import readiness, stream_waits
+from traceprof.communication.readiness import Readiness, readiness, stream_waits
 from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
@@ -22,7 +22,6 @@ from traceprof.trace.model.special_values import NULL, UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from traceprof.communication.readiness import Readiness
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.operations import Operations

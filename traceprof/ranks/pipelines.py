@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from traceprof.communication.messages import BETWEEN_TWO, EXCHANGE, RECEIVES, SENDS
 from traceprof.ranks.matching import OperationList, members_of, peers_of, shift_between
-from traceprof.ranks.passes import BACKWARD, FORWARD, WEIGHTS
+from traceprof.ranks.passes import BACKWARD, FORWARD, WEIGHTS, RankPasses
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.comparison import RankComparison
-    from traceprof.ranks.passes import RankPasses
 
 
 class Pass(Record, frozen=True):

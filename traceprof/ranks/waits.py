@@ -22,8 +22,8 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.communication.messages import BETWEEN_TWO, DISTINCT_SIZES, FROM_ROOT, ROOTED, TO_ROOT
-from traceprof.ranks.matching import Unmatched
-from traceprof.run.session_clocks import ONE_MACHINE_NS
+from traceprof.ranks.matching import Group, Unmatched
+from traceprof.run.session_clocks import ONE_MACHINE_NS, Clocks
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import (
     DISTANCE_TO_DEVIATION,
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Float64, Int64, Mask
     from traceprof.ranks.arrivals import Arrivals
-    from traceprof.ranks.matching import Group
-    from traceprof.run.session_clocks import Clocks
 
     Scope = Literal["intra-node", "inter-node"]
 

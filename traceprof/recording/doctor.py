@@ -21,6 +21,7 @@ from traceprof.recording import nsys as nsys_module
 from traceprof.recording import nvidia_smi
 from traceprof.recording.job import file_stem
 from traceprof.recording.machine import (
+    Machine,
     Space,
     counters_restricted,
     look_at_cores,
@@ -34,6 +35,7 @@ from traceprof.recording.machine import (
 from traceprof.recording.training import (
     MIN_TORCH,
     PACKAGE,
+    Training,
     cuda_of_torch,
     lack_of_instrument,
     numbers,
@@ -48,9 +50,7 @@ from traceprof.units import counted, duration, size_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from traceprof.recording.machine import Machine
     from traceprof.recording.nsys import Nsys
-    from traceprof.recording.training import Training
 
 _MIN_DRIVERS = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
 """Of NVIDIA's CUDA compatibility guide: the oldest Linux driver for each major version."""

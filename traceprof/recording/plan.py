@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from traceprof.errors import MissingToolError, UsageError
 from traceprof.recording import nsys as nsys_module
 from traceprof.recording.job import Job, TrainingCommand, job_of, read_command
-from traceprof.recording.machine import look_at_machine
+from traceprof.recording.machine import Machine, look_at_machine
 from traceprof.recording.training import PACKAGE, Training, ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from traceprof.recording.machine import Machine
     from traceprof.recording.nsys import Nsys
 
 CAPTURE = "steps@traceprof-capture"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from traceprof.errors import TraceprofError, UsageError
 from traceprof.recording import job
 from traceprof.recording import nsys as nsys_module
-from traceprof.recording.doctor import diagnose, is_cuda_too_new, store, store_throttling
+from traceprof.recording.doctor import Diagnosis, diagnose, is_cuda_too_new, store, store_throttling
 from traceprof.recording.machine import NO_SPACE, is_full
 from traceprof.recording.plan import LINKS, NSYS, Plan
 from traceprof.run.recording_cost import SUFFIX
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from traceprof.recording.doctor import Diagnosis
 
 _STRENGTH = {signal.SIGINT: 1, signal.SIGTERM: 2, signal.SIGHUP: 2, signal.SIGQUIT: 3}
 """Of signals that end the command. Only a stronger one than the last is passed on: the same one

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 
 import traceprof
 from traceprof.errors import UsageError
-from traceprof.recording.job import PYTHON
+from traceprof.recording.job import PYTHON, TrainingCommand
 from traceprof.trace.programs import captured
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from traceprof.recording.job import TrainingCommand
 
 MIN_PYTHON, MIN_TORCH = (3, 10), (2, 4)
 PACKAGE = Path(traceprof.__file__).parents[1] / "instrument"

@@ -25,7 +25,7 @@ from traceprof.run.step_ranges import NO_TRAINING_RANGES, find_training_ranges
 from traceprof.run.summary import CpuRankGaps, RankInfo, ReportSummary, RunSummary, last_open_call
 from traceprof.trace.model.operations import NO_OPERATIONS, RankKey
 from traceprof.trace.model.parts import Part
-from traceprof.trace.model.trace import NSIGHT_FORMAT
+from traceprof.trace.model.trace import NSIGHT_FORMAT, Trace
 from traceprof.units import counted, duration, percent, ranks_text
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from traceprof.trace.model.trace import Trace
 
 # Parts whose recording takes time: programs run differently with and without it.
 _COSTLY_PARTS = (

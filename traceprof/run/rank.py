@@ -39,7 +39,7 @@ from traceprof.run.summary import RankInfo
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.kinds import CopyKind, copy_label
-from traceprof.trace.model.operations import RankKey
+from traceprof.trace.model.operations import Operations, RankKey, RankOperations
 from traceprof.trace.model.special_values import NULL
 from traceprof.units import counted, duration
 
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int32, Int64, Intervals, Mask
     from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.operations import Operations, RankOperations
     from traceprof.trace.model.trace import Trace
 
     Spans = tuple[tuple[Int64, Int64], ...]

@@ -10,7 +10,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.patterns import lazy
-from traceprof.run.rank import Window, WindowKind
+from traceprof.run.rank import Rank, Window, WindowKind
 from traceprof.run.windows import training_of
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of, quantiles_of
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.rank import Rank
 
     Int8 = npt.NDArray[np.int8]
 

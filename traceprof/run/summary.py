@@ -16,9 +16,9 @@ from msgspec import field
 
 from traceprof.errors import REPORT_IT, TraceprofError, UsageError, internal_error
 from traceprof.run.guard import optional
-from traceprof.run.session_clocks import UNNAMED_MACHINES
+from traceprof.run.session_clocks import UNNAMED_MACHINES, Clocks
 from traceprof.structs import Record
-from traceprof.trace.model.communication_calls import OPERATIONS
+from traceprof.trace.model.communication_calls import OPERATIONS, CommunicationCalls
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.units import duration, size_text
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from traceprof.run.recognition import ReportIdentity
     from traceprof.run.recording_cost import TimedSteps
-    from traceprof.run.session_clocks import Clocks
-    from traceprof.trace.model.communication_calls import CommunicationCalls
     from traceprof.trace.model.parts import HowToCollect, Part
     from traceprof.trace.model.trace import Content, Session, Trace
 

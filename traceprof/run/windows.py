@@ -14,13 +14,12 @@ from msgspec.structs import replace
 from traceprof import intervals
 from traceprof.errors import UsageError
 from traceprof.findings import Count
-from traceprof.run.rank import CpuRank, Window, WindowKind
+from traceprof.run.rank import CpuRank, Rank, Window, WindowKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from traceprof.intervals import Mask
-    from traceprof.run.rank import Rank
     from traceprof.trace.model.trace import Trace
 
 MAX_PROFILER_SHARE = 0.1
