@@ -45,6 +45,10 @@ class Intervals(Record, frozen=True, dict=True):
     def __len__(self) -> int:
         return len(self.start_ns)
 
+    def at(self, chosen: Int64 | Mask) -> Intervals:
+        """Return the chosen intervals: indices, ascending, or bool[n]."""
+        return Intervals(self.start_ns[chosen], self.end_ns[chosen])
+
     @property
     def length_ns(self) -> Int64:
         """The length of each interval, int64[n]."""
@@ -202,7 +206,7 @@ def _by_parts(
     parts = []
     for first in range(0, len(left), _ROWS_AT_ONCE):
         rows = slice(first, first + _ROWS_AT_ONCE)
-        parts.append(combine(Intervals(left.start_ns[rows], left.end_ns[rows]), right))
+        parts.append(combine(left.at(rows), right))
     return Intervals(
         np.concatenate([part.start_ns for part in parts]),
         np.concatenate([part.end_ns for part in parts]),

@@ -152,8 +152,7 @@ class IdleCauses(Record, frozen=True):
 
     def host_code_before_pages_ns(self, window: Window) -> int:
         """Time in a window in which host code ran before pages that it accesses, ns."""
-        gaps, rows = self.gaps.gaps, self.gaps.accesses
-        before = Intervals(gaps.start_ns[rows], gaps.end_ns[rows])
+        before = self.gaps.gaps.at(self.gaps.accesses)
         both = intervals.intersect(self.of(IdleCause.HOST_CODE), before)
         return intervals.clip(both, window.start_ns, window.end_ns).measure_ns
 
@@ -230,7 +229,7 @@ def _explain(rank: Rank) -> IdleCauses:
         return _unexplained(idle)
     streams_of = streams_by_thread(rank, calls)
     threads = launching_threads(calls, idle.launch, idle.stream, streams_of)
-    late = Intervals(idle.gaps.start_ns[idle.late], idle.gaps.end_ns[idle.late])
+    late = idle.gaps.at(idle.late)
     since = np.maximum(calls.start_ns[idle.launch], late.start_ns)
     until = np.minimum(calls.ends(idle.launch) + MAX_TURNAROUND_NS, late.end_ns)
     is_batch = are_batches(rank, calls, idle, threads, streams_of)
@@ -248,18 +247,16 @@ def _explain(rank: Rank) -> IdleCauses:
         stretches = intervals.merge(pieces[IdleCause.HOST_CODE], pieces[IdleCause.UNKNOWN])
         short = stretches.length_ns <= MAX_STRETCH_NS
         spans.append(pieces[IdleCause.LAUNCH_BOUND])
-        spans.append(Intervals(stretches.start_ns[short], stretches.end_ns[short]))
+        spans.append(stretches.at(short))
         is_held = until[rows] < late.end_ns[rows]
         queued = Intervals(until[rows][is_held], late.end_ns[rows][is_held])
         for cause, piece in known.split_queued(queued).items():
             parts[cause].append(piece)
     accessing = calls.packed_thread.at(idle.last_call)
-    accessed = Intervals(idle.gaps.start_ns[idle.accesses], idle.gaps.end_ns[idle.accesses])
+    accessed = idle.gaps.at(idle.accesses)
     for number in distinct_values(accessing).tolist():
-        own = accessing == number
         known = _ThreadPair(evidence, stalls, calls, (number,))
-        gaps_of_thread = Intervals(accessed.start_ns[own], accessed.end_ns[own])
-        for cause, piece in known.split_accessed(gaps_of_thread).items():
+        for cause, piece in known.split_accessed(accessed.at(accessing == number)).items():
             (silent if cause is IdleCause.UNKNOWN else parts[cause]).append(piece)
     before = _unexplained(idle)
     parts[IdleCause.QUEUED].append(before.of(IdleCause.QUEUED))
@@ -286,7 +283,7 @@ def _explain(rank: Rank) -> IdleCauses:
 def _unexplained(idle: IdleGaps) -> IdleCauses:
     gaps, no_launch, is_queued = idle.gaps, ~idle.has_launch, idle.is_queued
     queued = intervals.union(gaps.start_ns[is_queued] + MAX_TURNAROUND_NS, gaps.end_ns[is_queued])
-    unlaunched = Intervals(gaps.start_ns[no_launch], gaps.end_ns[no_launch])
+    unlaunched = gaps.at(no_launch)
     nothing = np.empty(0, np.int64)
     return IdleCauses(
         idle,
@@ -307,9 +304,15 @@ class _ThreadPair:
     def __init__(
         self, evidence: HostEvidence, stalls: HostStalls, calls: ApiCalls, numbers: tuple[int, ...]
     ) -> None:
-        self._evidence, self._stalls = evidence, stalls
-        self._calls, self._numbers = calls, numbers
-        self._threads = [evidence.thread(number) for number in numbers]
+        self._evidence, self._calls, self._numbers = evidence, calls, numbers
+        threads = self._threads = [evidence.thread(number) for number in numbers]
+        self._layers = {
+            IdleCause.MPI: [thread.mpi for thread in threads],
+            IdleCause.SETUP: [thread.setup for thread in threads],
+            IdleCause.ALLOCATION: [thread.allocation for thread in threads],
+            IdleCause.DATA_LOADING: [thread.loading for thread in threads],
+            IdleCause.STALLED: [stalls.of_thread(number) for number in numbers],
+        }
 
     def split(
         self, gaps: Intervals, launching: Intervals, is_batch: Mask
@@ -327,9 +330,9 @@ class _ThreadPair:
         asleep = intervals.subtract(asleep, self._calls_within(asleep))
         left = intervals.subtract(left, asleep)
         of_batch = is_batch[np.searchsorted(gaps.start_ns, asleep.start_ns, side="right") - 1]
-        loading = Intervals(asleep.start_ns[of_batch], asleep.end_ns[of_batch])
-        pieces[IdleCause.DATA_LOADING] = intervals.merge(pieces[IdleCause.DATA_LOADING], loading)
-        pieces[IdleCause.WAITING] = Intervals(asleep.start_ns[~of_batch], asleep.end_ns[~of_batch])
+        loading = pieces[IdleCause.DATA_LOADING], asleep.at(of_batch)
+        pieces[IdleCause.DATA_LOADING] = intervals.merge(*loading)
+        pieces[IdleCause.WAITING] = asleep.at(~of_batch)
         runs = self._evidence.runs(self._numbers)
         launches = intervals.merge(intervals.union(runs.start_ns, runs.end_ns), launching)
         pieces[IdleCause.LAUNCH_BOUND] = intervals.intersect(left, launches)
@@ -344,8 +347,7 @@ class _ThreadPair:
         sleep = self._threads[0].sleep
         asleep = sleep.asleep
         sleeps = intervals.holder(asleep.start_ns, asleep.end_ns, gaps.end_ns - 1) >= 0
-        of_others = Intervals(gaps.start_ns[sleeps], gaps.end_ns[sleeps])
-        pieces, left = self._of_layers(Intervals(gaps.start_ns[~sleeps], gaps.end_ns[~sleeps]))
+        pieces, left = self._of_layers(gaps.at(~sleeps))
         calling = self._calls_within(left)
         outside = intervals.subtract(left, calling)
         pieces[IdleCause.WAITING] = intervals.intersect(outside, sleep.asleep)
@@ -353,34 +355,23 @@ class _ThreadPair:
         pieces[IdleCause.HOST_CODE] = intervals.intersect(outside, sleep.awake)
         silent = intervals.subtract(outside, sleep.awake)
         unsure = intervals.intersect(left, calling)
-        pieces[IdleCause.UNKNOWN] = intervals.merge(unsure, silent, of_others)
+        pieces[IdleCause.UNKNOWN] = intervals.merge(unsure, silent, gaps.at(sleeps))
         return pieces
-
-    def _of_layers(self, gaps: Intervals) -> tuple[dict[IdleCause, Intervals], Intervals]:
-        threads, pieces = self._threads, dict[IdleCause, Intervals]()
-        left = gaps
-        for cause, spans in (
-            (IdleCause.MPI, [thread.mpi for thread in threads]),
-            (IdleCause.SETUP, [thread.setup for thread in threads]),
-            (IdleCause.ALLOCATION, [thread.allocation for thread in threads]),
-            (IdleCause.DATA_LOADING, [thread.loading for thread in threads]),
-            (IdleCause.STALLED, [self._stalls.of_thread(number) for number in self._numbers]),
-        ):
-            layer = intervals.merge(*spans)
-            pieces[cause] = intervals.intersect(left, layer)
-            left = intervals.subtract(left, layer)
-        return pieces, left
 
     def split_queued(self, spans: Intervals) -> dict[IdleCause, Intervals]:
         """Split time in which the queue held the operation that ends a gap by cause."""
-        pieces, threads = dict[IdleCause, Intervals](), self._threads
-        for cause, layer in (
-            (IdleCause.SETUP, intervals.merge(*(thread.setup for thread in threads))),
-            (IdleCause.ALLOCATION, intervals.merge(*(thread.allocation for thread in threads))),
-        ):
-            pieces[cause] = intervals.intersect(spans, layer)
-            spans = intervals.subtract(spans, layer)
-        return {**pieces, IdleCause.QUEUED: spans}
+        pieces, left = self._of_layers(spans, (IdleCause.SETUP, IdleCause.ALLOCATION))
+        return {**pieces, IdleCause.QUEUED: left}
+
+    def _of_layers(
+        self, left: Intervals, causes: Iterable[IdleCause] | None = None
+    ) -> tuple[dict[IdleCause, Intervals], Intervals]:
+        pieces = {}
+        for cause in causes or self._layers:
+            layer = intervals.merge(*self._layers[cause])
+            pieces[cause] = intervals.intersect(left, layer)
+            left = intervals.subtract(left, layer)
+        return pieces, left
 
     def _calls_within(self, spans: Intervals) -> Intervals:
         if not len(spans):

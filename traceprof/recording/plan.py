@@ -230,23 +230,29 @@ def make_plan(
         notes.append("the Python of the training runs elsewhere, and was not asked what it has")
     if whole_graphs and nsys is None:
         notes.append("--graphs whole is for nsys: torch.profiler records each kernel of a graph")
-    variables = _variables(steps, folder if baseline else None)
-    if watch is not None:
-        variables["TRACEPROF_WATCH"] = str(watch)
-        variables["TRACEPROF_WATCH_TO"] = str(folder.absolute() / "watch.jsonl")
+    options = [] if steps is None else ["--steps", steps]
+    variables = _variables(steps, folder.absolute(), watch, baseline=baseline)
     if nsys is None:
-        plan = _torch_plan(command, folder, job, steps, notes, variables)
+        if steps is None:
+            notes.append(_ALL_STEPS)
+        variables |= {"TRACEPROF_RECORD_WITH": TORCH, "TRACEPROF_RECORD_TO": str(folder.absolute())}
+        options, flags = ["--with", TORCH, "-o", str(folder), *options], Flags([], [])
+        words = command.instrumented(options)
     else:
-        plan = _nsys_plan(
-            nsys, command, folder, job, steps, notes, variables, whole_graphs=whole_graphs
-        )
-    return replace(plan, training=training)
+        flags = _nsys_flags(nsys, command, folder, job, variables, whole_graphs=whole_graphs)
+        recorder = ("nsys", "profile", *(flag.text for flag in flags.flags))
+        words = [*recorder, *command.instrumented(options)]
+    if command.script is None:
+        notes.append(_NO_SCRIPT)
+    tool = TORCH if nsys is None else NSYS
+    return Plan(tool, tuple(words), variables, folder, job, steps, flags, tuple(notes), training)
 
 
 _NO_NSYS = (
     "nsys is not on PATH: torch.profiler records instead, which sees no counters of links, no host"
     " outside of PyTorch and no waits in the system (install Nsight Systems for these)"
 )
+_ALL_STEPS = "without --steps all steps are recorded, and kept in memory until the training ends"
 _NO_SCRIPT = (
     "the command names no Python script, so `-m instrument` cannot be put into it: ranges and"
     " steps are recorded only if traceprof is installed where the training runs (its .pth file"
@@ -254,48 +260,26 @@ _NO_SCRIPT = (
 )
 
 
-def _torch_plan(
-    command: TrainingCommand,
-    folder: Path,
-    job: Job,
-    steps: str | None,
-    notes: list[str],
-    variables: dict[str, str],
-) -> Plan:
-    options = ["--with", TORCH, "-o", str(folder), *_steps_option(steps)]
-    variables |= {"TRACEPROF_RECORD_WITH": TORCH, "TRACEPROF_RECORD_TO": str(folder.absolute())}
-    if steps is None:
-        notes.append(
-            "without --steps all steps are recorded, and kept in memory until the training ends"
-        )
-    notes += _instrument_notes(command)
-    words = tuple(command.instrumented(options))
-    return Plan(TORCH, words, variables, folder, job, steps, Flags([], []), tuple(notes))
-
-
-def _nsys_plan(
+def _nsys_flags(
     nsys: Nsys,
     command: TrainingCommand,
     folder: Path,
     job: Job,
-    steps: str | None,
-    notes: list[str],
     variables: Mapping[str, str],
     *,
     whole_graphs: bool,
-) -> Plan:
+) -> Flags:
     if command.words and Path(command.words[0]).name == "srun":
         raise UsageError(
             "cannot record srun with nsys",
             "Slurm's own process starts the training, and nsys follows only what it starts",
             "write it the other way round: srun … traceprof record … -- COMMAND",
         )
-    machine = look_at_machine(nsys.may_sample)
     flags = choose_flags(
         nsys.options,
-        machine,
+        look_at_machine(nsys.may_sample),
         uses_mpi=command.uses_mpi,
-        has_steps=steps is not None,
+        has_steps="TRACEPROF_RECORD_STEPS" in variables,
         is_first_here=job.is_first_here,
         whole_graphs=whole_graphs,
     )
@@ -311,23 +295,20 @@ def _nsys_plan(
         for name, value, purpose in settings
         if name in nsys.options
     ]
-    flags = Flags([*flags.flags, *own], flags.left_out)
-    training = command.instrumented(_steps_option(steps))
-    words = ("nsys", "profile", *(flag.text for flag in flags.flags), *training)
-    notes += _instrument_notes(command)
-    return Plan(NSYS, words, variables, folder, job, steps, flags, tuple(notes))
+    return Flags([*flags.flags, *own], flags.left_out)
 
 
-def _steps_option(steps: str | None) -> list[str]:
-    return [] if steps is None else ["--steps", steps]
-
-
-def _variables(steps: str | None, baseline: Path | None) -> dict[str, str]:
+def _variables(
+    steps: str | None, folder: Path, watch: int | None, *, baseline: bool
+) -> dict[str, str]:
     variables = {"TRACEPROF_INSTRUMENT": "1"}
     if steps is not None:
         variables["TRACEPROF_RECORD_STEPS"] = steps
-        if baseline is not None:
-            variables["TRACEPROF_BASELINE_TO"] = str(baseline.absolute())
+        if baseline:
+            variables["TRACEPROF_BASELINE_TO"] = str(folder)
+    if watch is not None:
+        variables["TRACEPROF_WATCH"] = str(watch)
+        variables["TRACEPROF_WATCH_TO"] = str(folder / "watch.jsonl")
     return variables
 
 
@@ -342,10 +323,6 @@ def _check_steps(steps: str | None) -> None:
             "it is not a range of steps",
             "write A:B, such as 10:20 for steps 10 to 19",
         )
-
-
-def _instrument_notes(command: TrainingCommand) -> list[str]:
-    return [_NO_SCRIPT] if command.script is None else []
 
 
 _VARIABLES = {
