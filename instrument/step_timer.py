@@ -22,10 +22,8 @@ from torch.distributed import _functional_collectives
 
 from instrument.core import calls, operations, steps
 from instrument.core.patching import Patches
-from instrument.core.wrapping import outermost, untraced
+from instrument.core.wrapping import untraced
 from instrument.wraps import collectives, functional, process_groups
-from instrument.wraps import steps as wrapped_steps
-from traceprof import labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -76,7 +74,7 @@ class StepTimer:
 
     def __init__(self, every: int, full: Callable[[Window], object]) -> None:
         self._every, self._full = every, full
-        self._is_on, self._is_marked = True, False  # marked: by the script
+        self._is_on = True
         self.mark: Callable[[], Any] = perf_counter_ns
         self.marks: deque[Any] = deque(maxlen=_MAX_MARKS)  # since the last step
         self.transfers: set[str] = set()
@@ -84,31 +82,29 @@ class StepTimer:
         self.ident = self._pid = 0  # of the thread and the process whose steps these are
         self._sent: list[Any] = []  # the mark of this backward pass's last bucket
         self._num_steps = self._num_sent = 0  # sent: buckets since the last step
-        self._call_begin = self._loader_ns = 0
+        self._load_begin = self._loader_ns = 0
         self._begin: Any = None
         self._steps: deque[Step] = deque(maxlen=2 * every)
         self._counts: dict[str, int] = {}  # of operations, by group
         self.excerpt: steps.RecordedSteps | None = None
-        self.listener = steps.Listener(self._bucket_is_sent, self._mark_begins, self._step_ends)
+        self.listener = steps.Listener(
+            self._bucket_is_sent,
+            self._loading_begins,
+            self._loading_ends,
+            self._backward_ends,
+            self._step_ends,
+        )
 
-    def around(self, label: str, function: Callable[..., Any], **_: object) -> Callable[..., Any]:
-        """Return the function, whose outermost calls on the thread of the steps count."""
-        after = {
-            labels.DATA_LOADING: self._loading_ends,
-            labels.BACKWARD: self._backward_ends,
-            labels.OPTIMIZER_STEP: self._optimizer_step_ends,
-        }[label]
-        before, unless = self._call_begins, self._is_elsewhere
-        return outermost(label, function, unless, before=before, after=after, has_range=False)
+    def _is_here(self) -> bool:
+        return not self.ident or get_ident() == self.ident
 
-    def _is_elsewhere(self) -> bool:
-        return get_ident() != self.ident != 0
-
-    def _call_begins(self) -> None:
-        self._call_begin = perf_counter_ns()
+    def _loading_begins(self) -> None:
+        if self._is_here():
+            self._load_begin = perf_counter_ns()
 
     def _loading_ends(self) -> None:
-        self._loader_ns += perf_counter_ns() - self._call_begin
+        if self._is_here():
+            self._loader_ns += perf_counter_ns() - self._load_begin
 
     @untraced
     def _bucket_is_sent(self) -> None:
@@ -116,18 +112,13 @@ class StepTimer:
         self._num_sent += 1
 
     def _backward_ends(self) -> None:
-        if self._sent:
+        if self._sent and self._is_here():
             self.marks.extend((*self._sent, self.mark()))
             self._sent = []
 
-    def _mark_begins(self) -> None:
-        self._is_marked = True
-
-    def _optimizer_step_ends(self) -> None:
-        if not self._is_marked:
-            self._step_ends()
-
     def _step_ends(self) -> None:
+        if not self._is_here():
+            return
         if self._num_steps == 0:
             self._try(self._choose_clock)
         begin, self._begin = self._begin, self.mark()
@@ -220,8 +211,7 @@ def _event() -> Any:  # noqa: ANN401
 
 
 def install(timer: StepTimer) -> None:
-    """Have a timer take steps, and the calls in which the host waits for other ranks."""
-    wrapped_steps.install(timer.patches, timer.around)
+    """Have a timer take the calls in which the host waits for other ranks."""
     for method in process_groups.WAITS:
         timer.patches.replace(dist.Work, method, calls.timed_method(dist.Work, method, timer))
     known = calls.originals([dist], collectives.DESCRIBE).values()

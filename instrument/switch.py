@@ -31,8 +31,8 @@ PARTS: tuple[str, ...] = (
 """Modules with `install(patches: Patches) -> None`, in order; imported only when enabled, since
 they import torch. None of them depends on another."""
 
-FOR_WATCH = ("instrument.wraps.ddp",)
-"""Those that a watch needs; wraps of its own tell it the rest."""
+FOR_WATCH = ("instrument.wraps.ddp", "instrument.wraps.steps")
+"""Those that a watch needs; it times calls that wait by wrappers of its own."""
 
 _lock = threading.RLock()
 _everywhere = Exchange()

@@ -164,6 +164,9 @@ class _Sign(NamedTuple):
     times: Sequence[Sequence[Any]] = ()  # of its last windows
     asked: Sequence[int] = ()  # by rank 0: from which step on who is to record
 
+    def window(self, number: int) -> Times | None:
+        return next((Times(*row) for row in self.times if row[1] >= number), None)
+
 
 class Reporter:
     """The threads that pass a rank's times on; on rank 0 they compare all ranks'."""
@@ -288,27 +291,18 @@ class Reporter:
         """Make tables of the windows that all ranks had, or that some did not have in time."""
         while self._due:
             number, limit = self._due[0]
-            found = {
-                rank: Times(*row)
-                for rank, sign in signs.items()
-                for row in reversed(sign.times)
-                if row[1] >= number
-            }
-            silent = {
-                rank: sign.times[-1][1] if sign.times else 0
-                for rank, sign in signs.items()
-                if rank not in found
-            }
+            found = {rank: sign.window(number) for rank, sign in signs.items()}
+            silent = {rank: signs[rank].step for rank, times in found.items() if times is None}
             if silent and time.monotonic() < min(limit, self._last):
                 return
             self._due.popleft()
-            self._tables.put(self.table(number, [*found.values()], silent, {}))
+            self._tables.put(self.table(number, [*filter(None, found.values())], silent, {}))
 
     def table(
         self, step: int, rows: list[Times], silent: dict[int, int], stuck: dict[int, str]
     ) -> Table:
         """Return what is to be said of this step, and ask for a recording of a slow rank."""
-        # A window and a beat name different steps of a rank that is silent.
+        # A rank that lives without ending a window makes further steps.
         absent = {f"rank {rank} did not answer": f" since step {at}" for rank, at in silent.items()}
         for rank, line in stuck.items():
             absent[f"rank {rank} gets no further than {line} after step {step}"] = ""

@@ -167,16 +167,18 @@ class Listener(NamedTuple):
     """What a watch of ranks hears of the training, beside its own wrappers."""
 
     bucket_is_sent: Callable[[], object] = bool  # by DDP
-    mark_begins: Callable[[], object] = bool  # of a step that the script marks
-    mark_ends: Callable[[], object] = bool
+    loading_begins: Callable[[], object] = bool  # of a batch
+    loading_ends: Callable[[], object] = bool
+    backward_ends: Callable[[], object] = bool
+    step_ends: Callable[[], object] = bool  # that the script marks, else the optimizer's
 
 
-listener = Listener()
+listener, _is_marked = Listener(), False
 
 
 def listen(new: Listener) -> Callable[[], None]:
     """Have this one hear of the training; return a function that ends it."""
-    globals().update(listener=new)
+    globals().update(listener=new, _is_marked=False)
     return lambda: globals().update(listener=Listener())
 
 
@@ -213,14 +215,24 @@ def mark_begins(number: int) -> None:
     """Handle the beginning of a step that the script marks."""
     for watched in _watches:
         watched.mark_begins(number)
-    listener.mark_begins()
+    globals().update(_is_marked=True)
 
 
 def mark_ends(*, is_whole: bool = True) -> None:
     """Handle the end of the step that the script marked last, or that an exception ended it."""
     for watched in _watches:
         watched.mark_ends(is_whole=is_whole)
-    listener.mark_ends()
+    listener.step_ends()
+
+
+def loading_begins() -> None:
+    """Handle the beginning of the wait for a batch."""
+    listener.loading_begins()
+
+
+def loading_ends() -> None:
+    """Handle its end."""
+    listener.loading_ends()
 
 
 def pass_begins() -> None:
@@ -229,7 +241,14 @@ def pass_begins() -> None:
         watched.pass_begins()
 
 
+def backward_ends() -> None:
+    """Handle the end of the outermost backward pass."""
+    listener.backward_ends()
+
+
 def optimizer_step_ends() -> None:
     """Handle the end of the outermost step of an optimizer."""
     for watched in _watches:
         watched.optimizer_step_ends()
+    if not _is_marked:
+        listener.step_ends()

@@ -144,27 +144,25 @@ def untraced(function: Function) -> Function:
     return function
 
 
-def outermost(  # noqa: C901  (the function in it is one on purpose)
+def outermost(
     label: str,
     function: Callable[Arguments, Result],
     unless: Callable[[], bool] = bool,
     *,
     before: Callable[[], object] = bool,
     after: Callable[[], object] = bool,
-    has_range: bool = True,
 ) -> Callable[Arguments, Result]:
     """Return the function with a range around its outermost call on a thread.
 
     Calls while a range of this label is open, and those for which `unless` holds, open none.
     `before` runs before the range opens and `after` when it has closed. An exception closes the
-    range and passes. Without `has_range` only these two run, beside a range of the same label.
+    range and passes.
     """
     prepared = nvtx_ranges.prepare(label)
-    label = label if has_range else f"{label} without a range"
 
     @untraced
     @functools.wraps(function)
-    def named(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:  # noqa: C901, PLR0912
+    def named(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         if is_compiling() or label in _thread.open:  # nearly always, of modules: keep it short
             return function(*args, **kwargs)
         compiler = compiler_of_thread()
@@ -179,8 +177,7 @@ def outermost(  # noqa: C901  (the function in it is one on purpose)
                 opened.add(label)
                 before()
                 is_open = True
-                if has_range:
-                    nvtx_ranges.push(prepared)
+                nvtx_ranges.push(prepared)
             if compiler is not None:
                 suspend(compiler)
             return function(*args, **kwargs)
@@ -191,8 +188,7 @@ def outermost(  # noqa: C901  (the function in it is one on purpose)
             finally:
                 try:
                     if is_open:
-                        if has_range:
-                            nvtx_ranges.pop()
+                        nvtx_ranges.pop()
                         if compiler is not None:
                             suspend(None)
                         after()

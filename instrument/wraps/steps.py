@@ -26,27 +26,26 @@ _HOOKED_CODE = Optimizer.profile_hook_step(bool).__code__
 """The code that identifies PyTorch's function."""
 
 
-def install(patches: Patches, around: Callable[..., Any] = outermost) -> None:
-    """Wrap the wait for the next batch, all backward passes, and the steps of all optimizers.
-
-    `around` returns the wrapper, and takes what `outermost` does.
-    """
+def install(patches: Patches) -> None:
+    """Wrap the wait for the next batch, all backward passes, and the steps of all optimizers."""
     iterator = dataloader._BaseDataLoaderIter  # noqa: SLF001  (the base of both loaders)
-    wait = around(labels.DATA_LOADING, iterator.__next__, unless=_is_in_worker)
+    hooks: dict[str, Any] = {"before": steps.loading_begins, "after": steps.loading_ends}
+    wait = outermost(labels.DATA_LOADING, iterator.__next__, _is_in_worker, **hooks)
     patches.replace(iterator, "__next__", wait)
     # Tensor.backward, autograd.backward and autograd.grad all call this, under any name; they
     # themselves stay unchanged.
     run = torch.autograd.graph._engine_run_backward  # noqa: SLF001
-    named = around(labels.BACKWARD, run, unless=is_in_backward, before=steps.pass_begins)
+    hooks = {"before": steps.pass_begins, "after": steps.backward_ends}
+    named = outermost(labels.BACKWARD, run, is_in_backward, **hooks)
     patches.replace_everywhere(run, named)
-    _install_steps(patches, around)
+    _install_steps(patches)
 
 
 def _is_in_worker() -> bool:
     return get_worker_info() is not None
 
 
-def _install_steps(patches: Patches, around: Callable[..., Any]) -> None:
+def _install_steps(patches: Patches) -> None:
     """Wrap the steps of all optimizers, also of those that are created later.
 
     PyTorch wraps each class's `step` in a function that runs the step's hooks, and the class, its
@@ -58,22 +57,22 @@ def _install_steps(patches: Patches, around: Callable[..., Any]) -> None:
     @functools.wraps(hook_step)
     def hook_named_step(step: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         hooked = hook_step(step)
-        _name_step(hooked, patches, around)
+        _name_step(hooked, patches)
         return hooked
 
     for optimizer in {Optimizer, *_subclasses(Optimizer)}:
         step = vars(optimizer).get("step")
         if getattr(step, "hooked", False):
-            _name_step(step, patches, around)
+            _name_step(step, patches)
     patches.replace(Optimizer, "profile_hook_step", staticmethod(hook_named_step))
 
 
-def _name_step(hooked: Any, patches: Patches, around: Callable[..., Any]) -> None:  # noqa: ANN401  (a function with a closure)
+def _name_step(hooked: Any, patches: Patches) -> None:  # noqa: ANN401  (a function with a closure)
     """Put the wrapped step into PyTorch's function instead of the class's own."""
     cell = _cell_of_step(hooked)
     if cell is not None:
         step = cell.cell_contents
-        cell.cell_contents = around(labels.OPTIMIZER_STEP, step, after=steps.optimizer_step_ends)
+        cell.cell_contents = outermost(labels.OPTIMIZER_STEP, step, after=steps.optimizer_step_ends)
         patches.on_restore(functools.partial(setattr, cell, "cell_contents", step))
 
 

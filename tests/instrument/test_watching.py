@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 import instrument
 from instrument import step_timer, switch, torch_trace, watching
 from instrument.core import calls, nvtx_ranges, steps
+from instrument.core.wrapping import outermost
 from instrument.recording import record_as_requested
 from instrument.step_timer import StepTimer, Window, covered
 from instrument.watching import Reporter, Times, Verdicts, excess_ns
@@ -359,7 +360,15 @@ def events(monkeypatch: pytest.MonkeyPatch) -> FakeEvents:
 
 
 def optimizer_step(timed: StepTimer) -> Any:
-    return timed.around("optimizer step", lambda: None)
+    """Return the step of an optimizer, which the timer hears of."""
+    steps.listen(timed.listener)
+    return outermost("optimizer step", bool, after=steps.optimizer_step_ends)
+
+
+@pytest.fixture(autouse=True)
+def _nobody_listens() -> Iterator[None]:
+    yield
+    steps.listen(steps.Listener())
 
 
 def test_events_are_read_once_the_gpu_has_passed_them(events: FakeEvents) -> None:
@@ -371,7 +380,8 @@ def test_events_are_read_once_the_gpu_has_passed_them(events: FakeEvents) -> Non
         timed.listener.bucket_is_sent()
         communicate()
 
-    backward, optimize = timed.around("backward", reduce), optimizer_step(timed)
+    optimize = optimizer_step(timed)
+    backward = outermost("backward", reduce, after=steps.backward_ends)
 
     def step() -> None:
         backward()
@@ -384,10 +394,10 @@ def test_events_are_read_once_the_gpu_has_passed_them(events: FakeEvents) -> Non
     events.num_done = 100
     for _ in range(2):
         step()
-    *_, (number, steps) = windows
+    *_, (number, known) = windows
     assert number == 4
-    assert len(steps) == 3
-    times = Times.of(Window(number), Window(number, steps[1:]).parts(), None)
+    assert len(known) == 3
+    times = Times.of(Window(number), Window(number, known[1:]).parts(), None)
     # Begin, bucket, send's begin and end, backward's end, the next begin.
     assert times.step_ns == 5 * MS
     assert times.wait_ns == 3 * MS
@@ -436,15 +446,16 @@ def test_marked_steps_end_where_they_are_marked() -> None:
     timed = StepTimer(2, bool)
     optimize = optimizer_step(timed)
     for _ in range(3):
-        timed.listener.mark_begins()
+        steps.mark_begins(0)
         optimize()
-        timed.listener.mark_ends()
+        steps.mark_ends()
     assert timed.progress()[0] == 3
 
 
 def test_an_optimizer_within_another_is_one_step() -> None:
     timed = StepTimer(2, bool)
-    optimize = timed.around("optimizer step", optimizer_step(timed))
+    inner = optimizer_step(timed)
+    optimize = outermost("optimizer step", inner, after=steps.optimizer_step_ends)
     optimize()
     optimize()
     assert timed.progress()[0] == 2
@@ -475,7 +486,8 @@ def test_calls_of_other_threads_are_not_waited_for() -> None:
     windows: list[Any] = []
     timed = StepTimer(2, windows.append)
     sleep, optimize = calls.timed(time.sleep, timed), optimizer_step(timed)
-    load = timed.around("data loading", time.sleep)
+    hooks: Any = {"before": steps.loading_begins, "after": steps.loading_ends}
+    load = outermost("data loading", time.sleep, **hooks)
     for number in range(4):
         for call in (sleep, load):
             thread = threading.Thread(target=call, args=[0.01])
@@ -502,7 +514,7 @@ def calls_of(timed: StepTimer, call: Any) -> int:
 
 
 def watching_timer() -> StepTimer:
-    timed = steps.listener.mark_ends.__self__  # type: ignore[attr-defined]
+    timed = steps.listener.step_ends.__self__  # type: ignore[attr-defined]
     assert isinstance(timed, StepTimer)
     return timed
 
