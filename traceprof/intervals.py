@@ -45,7 +45,7 @@ class Intervals(Record, frozen=True, dict=True):
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    def at(self, chosen: Int64 | Mask) -> Intervals:
+    def at(self, chosen: Int64 | Mask | slice) -> Intervals:
         """Return the chosen intervals: indices, ascending, or bool[n]."""
         return Intervals(self.start_ns[chosen], self.end_ns[chosen])
 
