@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from traceprof.cli import options as shared
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS, EXIT_LEFT_OUT
-from traceprof.cli.options import (
-    ReportsCommand,
-    expand,
-    flops_option,
-    judging_options,
-    print_failures,
-    progress,
-    read_labels,
-    reports_argument,
-)
 from traceprof.cli.output import STDOUT, check_output, output_options, write_output
 from traceprof.errors import UsageError, one_line
 from traceprof.findings import Severity
@@ -41,13 +32,13 @@ _SEVERITIES = [str(severity) for severity in Severity]
 
 @click.command(
     "analyze",
-    cls=ReportsCommand,
+    cls=shared.ReportsCommand,
     epilog="Example: traceprof analyze recording --only gpu-idle,host-sync",
     short_help="Say where the time went and what to change.",
 )
-@reports_argument
+@shared.reports_argument
 @output_options("text", "json", "html", "markdown")
-@judging_options
+@shared.judging_options
 @click.option("--steps", metavar="A:B", help="Only training steps A up to, not including, B.")
 @click.option(
     "--time-range",
@@ -68,7 +59,7 @@ _SEVERITIES = [str(severity) for severity in Severity]
     is_flag=True,
     help="Show the full text instead of at most 60 lines. (JSON is always complete.)",
 )
-@flops_option
+@shared.flops_option
 @click.option(
     "--savings/--no-savings",
     default=None,
@@ -160,7 +151,7 @@ def command(
         measures_all=shows_kernels or store is not None,
     )
     options.check()
-    labels_by_key = read_labels(labels)
+    labels_by_key = shared.read_labels(labels)
     if store is None and (name is not None or labels):
         option = "--label" if name is None else "--name"
         raise UsageError(f"cannot use {option}", "no run is saved", "say where: --save runs.db")
@@ -171,13 +162,13 @@ def command(
         if output not in {None, STDOUT} and os.path.realpath(store) == os.path.realpath(output):
             why = "it is also the store of --save"
             raise UsageError(f"cannot write {output}", why, "choose another name for one of them")
-    paths = expand(reports)
+    paths = shared.expand(reports)
     check_output(output, paths)
     if len(paths) == 1 and scheduler is None and is_watched(paths[0]):  # else workers have it
         return _show_watched(paths[0], output_format, output)
-    with progress("rows" if len(paths) == 1 else "reports") as shown:
+    with shared.progress("rows" if len(paths) == 1 else "reports") as shown:
         analysis = analyze_reports(paths, options, jobs=jobs, scheduler=scheduler, listener=shown)
-    print_failures(analysis.failed)
+    shared.print_failures(analysis.failed)
     try:
         if store is not None:
             _save(analysis, store, name, labels_by_key)

@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from traceprof.cli import options as shared
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
-from traceprof.cli.options import (
-    ReportPath,
-    ReportsCommand,
-    expand,
-    judging_options,
-    print_internal_errors,
-    progress,
-    read_labels,
-)
 from traceprof.cli.output import STDOUT, check_output, output_options, write_output
 from traceprof.errors import UsageError
 
@@ -35,12 +27,12 @@ _READ_BY_PEOPLE = ("text", "markdown")
 
 @click.command(
     "compare",
-    cls=ReportsCommand,
+    cls=shared.ReportsCommand,
     epilog="Example: traceprof compare before/ after/ --gate step:+2%",
     short_help="Say whether a change helped, and where.",
 )
-@click.argument("before", required=False, metavar="BEFORE", type=ReportPath())
-@click.argument("after", required=False, metavar="AFTER", type=ReportPath())
+@click.argument("before", required=False, metavar="BEFORE", type=shared.ReportPath())
+@click.argument("after", required=False, metavar="AFTER", type=shared.ReportPath())
 @click.option(
     "--before",
     "more_before",
@@ -82,7 +74,7 @@ _READ_BY_PEOPLE = ("text", "markdown")
 @click.option(
     "--runs",
     metavar="DB",
-    type=ReportPath(),
+    type=shared.ReportPath(),
     help="A store with runs of the unchanged program: how much these differ is taken from them.",
 )
 @click.option(
@@ -99,7 +91,7 @@ _READ_BY_PEOPLE = ("text", "markdown")
     help="Also write failed gates as annotations of the job: to stdout, or to stderr if stdout"
     " has a result for programs.",
 )
-@judging_options
+@shared.judging_options
 @click.option(
     "--jobs",
     type=click.IntRange(1),
@@ -141,14 +133,14 @@ def command(
         if not side:
             why = f"nothing is given for the side {name}"
             raise UsageError("cannot compare", why, "write traceprof compare BEFORE AFTER")
-    earlier = () if runs is None else stored_with(runs, read_labels(labels))
+    earlier = () if runs is None else stored_with(runs, shared.read_labels(labels))
     check_output(output, [file for side in sides for file in files_of(side)])
     is_single = all(len(side) == 1 and not os.path.isdir(side[0]) for side in sides)  # noqa: PTH112
-    with progress("rows" if is_single else "reports") as shown:
+    with shared.progress("rows" if is_single else "reports") as shown:
         first = loaded(sides[0], options, listener=shown, jobs=jobs)
         second = loaded(sides[1], without_predictions(options), listener=shown, jobs=jobs)
     captures = [capture for side in (first, second) for capture in side.captures]
-    print_internal_errors(gap for capture in captures for gap in capture.not_applicable)
+    shared.print_internal_errors(gap for capture in captures for gap in capture.not_applicable)
     comparison = compared(
         first, second, limits, allow_different, earlier, one_recording=one_recording
     )
@@ -168,7 +160,7 @@ def _sources(first: str | None, others: Sequence[str]) -> list[str]:
     for source in (*([] if first is None else [first]), *others):
         is_pattern = glob.has_magic(source) and not os.path.lexists(source)
         if is_pattern and run_of_store(source) is None:
-            sources += [str(path) for path in expand([source])]
+            sources += [str(path) for path in shared.expand([source])]
         else:
             sources.append(source)
     return sources

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceprof.cli.options import (
-    ReportPath,
-    ReportsCommand,
-    expand,
-    flops_option,
-    judging_options,
-    print_failures,
-    progress,
-)
+from traceprof.cli import options as shared
 from traceprof.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -32,11 +24,11 @@ if TYPE_CHECKING:
 
 @click.command(
     "dashboard",
-    cls=ReportsCommand,
+    cls=shared.ReportsCommand,
     epilog="Example: traceprof dashboard recording",
     short_help="Show the findings in a browser.",
 )
-@click.argument("reports", nargs=-1, metavar="REPORT...", type=ReportPath())
+@click.argument("reports", nargs=-1, metavar="REPORT...", type=shared.ReportPath())
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port",
@@ -77,8 +69,8 @@ if TYPE_CHECKING:
     " reports.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
-@flops_option
-@judging_options
+@shared.flops_option
+@shared.judging_options
 def command(
     reports: tuple[str, ...],
     host: str,
@@ -113,7 +105,7 @@ def command(
             DashboardServer(host, port, has_token=has_token, watched=watched), host, opens=opens
         )
         return
-    paths = expand(reports)
+    paths = shared.expand(reports)
     compared = CompareQuestion(before, options) if before else None
     server = DashboardServer(host, port, has_token=has_token, notes=Notes(notes_path))
     is_first, is_wanted = True, True
@@ -123,7 +115,7 @@ def command(
         while is_wanted:
             server.watch(paths)
             reading = stack.enter_context(ExitStack())
-            with progress() as bar:
+            with shared.progress() as bar:
                 server.progress.also = bar
                 future = reading.enter_context(
                     analyze_in_child(
@@ -134,7 +126,7 @@ def command(
                     stack.enter_context(server)  # not before a report could be opened
                     _announce(server, host, opens=opens)
                 analysis = future.result()
-            print_failures(analysis.result.failed)
+            shared.print_failures(analysis.result.failed)
             opened.enter_context(closing(analysis))
             server.show(analysis, future.ask, compared)
             try:

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from traceprof.cli import options as shared
 from traceprof.cli.main import SuggestingGroup
-from traceprof.cli.options import (
-    ReportsCommand,
-    expand,
-    flops_option,
-    judging_options,
-    print_failures,
-    print_internal_errors,
-    progress,
-    reports_argument,
-)
 from traceprof.cli.output import check_folder, check_output, filled_folder, opened_output
 from traceprof.errors import MissingExtraError, one_line
 
@@ -36,11 +27,11 @@ def command() -> None:
 
 @command.command(
     "perfetto",
-    cls=ReportsCommand,
+    cls=shared.ReportsCommand,
     short_help="A trace for ui.perfetto.dev.",
     epilog="Example: traceprof export perfetto recording -o recording.pftrace",
 )
-@reports_argument
+@shared.reports_argument
 @click.option(
     "-o",
     "--output",
@@ -48,7 +39,7 @@ def command() -> None:
     required=True,
     help="The trace to write, replaced only when all is written; - is stdout.",
 )
-@judging_options
+@shared.judging_options
 def perfetto(reports: tuple[str, ...], output: str, options: Options) -> None:
     """Write all ranks of a run on one clock as a trace for ui.perfetto.dev.
 
@@ -63,23 +54,23 @@ def perfetto(reports: tuple[str, ...], output: str, options: Options) -> None:
     from traceprof.replay.results import Refusal
     from traceprof.reports.perfetto.trace import critical_paths, write
 
-    paths = expand(reports)
+    paths = shared.expand(reports)
     check_output(output, paths)
     with closing(analyze(*paths, options=options)) as analysis:
-        print_failures(analysis.result.failed)
-        print_internal_errors(analysis.not_applicable)
+        shared.print_failures(analysis.result.failed)
+        shared.print_internal_errors(analysis.not_applicable)
         paths_of_steps = critical_paths(analysis)
         if isinstance(paths_of_steps, Refusal):
             click.echo(f"traceprof: no critical path: {one_line(paths_of_steps.why)}", err=True)
             paths_of_steps = ()
-        with progress("ranks") as shown, opened_output(output) as file:
+        with shared.progress("ranks") as shown, opened_output(output) as file:
             write(analysis, file, shown, paths_of_steps)
 
 
 def _of_tables(ending: str, what: str) -> None:
     @command.command(
         ending,
-        cls=ReportsCommand,
+        cls=shared.ReportsCommand,
         short_help=f"Tables of events and results, as {what} files.",
         epilog=f"Example: traceprof export {ending} recording -o tables",
         help=f"Write the events of a run and what was measured of it as {what} files, one for each"
@@ -88,7 +79,7 @@ def _of_tables(ending: str, what: str) -> None:
         " as steps and findings, are the lists of the JSON document; kernels_totals is called"
         " kernels there.",
     )
-    @reports_argument
+    @shared.reports_argument
     @click.option(
         "-o",
         "--output",
@@ -103,8 +94,8 @@ def _of_tables(ending: str, what: str) -> None:
         hidden=ending != "csv",
         help="Put an apostrophe before texts that a spreadsheet would calculate, such as =A1.",
     )
-    @flops_option
-    @judging_options
+    @shared.flops_option
+    @shared.judging_options
     def tables(
         reports: tuple[str, ...],
         output: str,
@@ -123,11 +114,11 @@ def _of_tables(ending: str, what: str) -> None:
         from traceprof.reports.table_files import write
 
         check_folder(output)
-        paths = expand(reports)
+        paths = shared.expand(reports)
         with closing(analyze(*paths, options=options)) as analysis:
-            print_failures(analysis.result.failed)
-            print_internal_errors(analysis.not_applicable)
-            with progress("ranks") as shown, filled_folder(output) as folder:
+            shared.print_failures(analysis.result.failed)
+            shared.print_internal_errors(analysis.not_applicable)
+            with shared.progress("ranks") as shown, filled_folder(output) as folder:
                 write(analysis, folder, ending, shown, for_spreadsheets=for_spreadsheets)
 
 

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceprof.cli.options import (
-    expand,
-    print_failures,
-    print_internal_errors,
-    progress,
-    reports_argument,
-)
+from traceprof.cli import options as shared
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +27,7 @@ _UNWRAPPED = 10_000  # in a pipe a fact stays on its line, for grep
     epilog="Example: traceprof info recording/*.sqlite",
     short_help="Say what a report holds and what can be analysed.",
 )
-@reports_argument
+@shared.reports_argument
 def command(reports: tuple[str, ...]) -> None:
     """Say what each REPORT holds: versions, GPUs, ranks, tables, and which flags would add more.
 
@@ -53,8 +47,8 @@ def command(reports: tuple[str, ...]) -> None:
     failed: list[FailedReport] = []
     with ExitStack() as opened:
         failures = opened.enter_context(collected_failures())
-        with progress() as shown:
-            for path in expand(reports):
+        with shared.progress() as shown:
+            for path in shared.expand(reports):
                 opened_report = try_report(path, partial(_opened, path, shown, opened))
                 if isinstance(opened_report, FailedReport):
                     failed.append(opened_report)
@@ -63,7 +57,7 @@ def command(reports: tuple[str, ...]) -> None:
                     tables.append(opened_report[1])
         if not runs:
             raise all_failed(failed, "read")
-        print_failures(failed)
+        shared.print_failures(failed)
         if len(runs) > 1:  # together they may have other numbers
             run = open_run([capture.traces[0] for capture in runs])
             tables = [_table(run, index) for index in range(len(runs))]
@@ -72,7 +66,7 @@ def command(reports: tuple[str, ...]) -> None:
                 Console().print(table)
             else:
                 click.echo(plain(table, width=_UNWRAPPED))
-        print_internal_errors(failures)
+        shared.print_internal_errors(failures)
 
 
 def _opened(path: Path, shown: Progress | None, opened: ExitStack) -> tuple[Run, Table]:

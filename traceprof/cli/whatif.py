@@ -7,23 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from traceprof.cli import options as shared
 from traceprof.cli.completion import assumptions
-from traceprof.cli.options import (
-    ReportsCommand,
-    expand,
-    judging_options,
-    print_failures,
-    print_internal_errors,
-    progress,
-    reports_argument,
-)
 from traceprof.cli.output import check_output, output_options, write_output
 
 if TYPE_CHECKING:
     from traceprof.execution.options import Options
 
 
-class _Command(ReportsCommand):
+class _Command(shared.ReportsCommand):
     """A command whose help lists all assumptions; they are imported only for that."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -37,7 +29,7 @@ class _Command(ReportsCommand):
 
 
 @click.command("whatif", cls=_Command, short_help="Estimate a step's time under an assumption.")
-@reports_argument
+@shared.reports_argument
 @click.option(
     "--assume",
     "assumed",
@@ -58,7 +50,7 @@ class _Command(ReportsCommand):
     " Repeatable; JSON has all parts.",
 )
 @output_options("text", "json")
-@judging_options
+@shared.judging_options
 def command(
     reports: tuple[str, ...],
     assumed: tuple[str, ...],
@@ -84,12 +76,12 @@ def command(
 
     for assumption in assumed:
         parse(assumption)  # report mistakes before any report is read
-    paths = expand(reports)
+    paths = shared.expand(reports)
     check_output(output, paths)
-    with progress() as shown:
+    with shared.progress() as shown:
         answers = whatif(*paths, assume=assumed, paths_of=paths_of, options=options, listener=shown)
-    print_failures(answers.failed)
-    print_internal_errors(answers.missing)
+    shared.print_failures(answers.failed)
+    shared.print_internal_errors(answers.missing)
     if output_format == "json":
         write_output([render_document(document(answers))], output)
         return
