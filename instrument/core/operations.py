@@ -249,11 +249,12 @@ _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 def _bytes(tensors: Sequence[Tensor]) -> int:
     """Return the size of a message; of a sparse tensor, the size of its indices and values."""
-    return sum(_stored(tensor) if tensor.is_sparse else tensor.nbytes for tensor in tensors)
-
-
-def _stored(tensor: Tensor) -> int:
-    return tensor._indices().nbytes + tensor._values().nbytes  # noqa: SLF001  (also uncoalesced)
+    return sum(
+        tensor._indices().nbytes + tensor._values().nbytes  # noqa: SLF001  (also uncoalesced)
+        if tensor.is_sparse
+        else tensor.nbytes
+        for tensor in tensors
+    )
 
 
 @functools.cache

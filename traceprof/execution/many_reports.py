@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Sequence
 
-    from distributed import Client, KilledWorker
+    from distributed import Client
 
     from traceprof.progress import Progress
 
@@ -136,7 +136,8 @@ def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[in
                         waiting.append(index)
                         continue
                     else:
-                        measured = FailedReport(tasks[index].path, _killed(tasks[index]))
+                        remedy = "give fewer --jobs, or record less at a time"
+                        measured = _given_up(tasks[index], _TWICE, remedy)
                 yield index, measured
 
 
@@ -145,12 +146,11 @@ def _measured(tasks: Sequence[Task]) -> Iterator[Measured]:
         yield measure_file(tasks[index], None, num_processes)
 
 
-def _killed(task: Task) -> WorkerError:
-    return WorkerError(
-        f"cannot analyse {task.path}",
-        "the process that did it was killed, and so was the next one: perhaps memory ran out",
-        "give fewer --jobs, or record less at a time",
-    )
+_TWICE = "the process that did it was killed, and so was the next one: perhaps memory ran out"
+
+
+def _given_up(task: Task, why: str, remedy: str) -> FailedReport:
+    return FailedReport(task.path, WorkerError(f"cannot analyse {task.path}", why, remedy))
 
 
 CONNECT_S = 10  # a running scheduler answers at once
@@ -269,7 +269,10 @@ def _measured_on_cluster(
             try:
                 measured = future.result()
             except distributed.KilledWorker as failure:  # also if a finished result died with it
-                yield index, FailedReport(tasks[index].path, _died(tasks[index], failure))
+                last = failure.last_worker.address
+                why = f"the workers that analysed it died, the last one at {last}"
+                remedy = "look at their logs: perhaps memory ran out"
+                yield index, _given_up(tasks[index], why, remedy)
             except distributed.CancelledError as failure:
                 raise _disconnected(scheduler) from failure
             except ImportError as failure:
@@ -302,14 +305,6 @@ def _seen(task: Task, measured: MeasuredReport | FailedReport) -> MeasuredReport
     here, there = one_line(task.path), one_line(task.path.absolute())
     parts = (part.replace(there, here) for part in (error.what, error.why, error.remedy))
     return FailedReport(task.path, type(error)(*parts))
-
-
-def _died(task: Task, error: KilledWorker) -> WorkerError:
-    return WorkerError(
-        f"cannot analyse {task.path}",
-        f"the workers that analysed it died, the last one at {error.last_worker.address}",
-        "look at their logs: perhaps memory ran out",
-    )
 
 
 def _disconnected(scheduler: str) -> WorkerError:

@@ -112,6 +112,7 @@ def look_at_cores(
     groups = [*_groups(root)]
     limits = [limit for folder in groups if (limit := _quota(folder)) is not None]
     periods, throttled, throttled_ns = _throttled(groups)
+    known = (_number(environment.get(name, "")) for name in _RANKS_HERE)
     return Cores(
         num_cores=os.cpu_count() or len(allowed),
         allowed=as_ranges(allowed),
@@ -120,7 +121,7 @@ def look_at_cores(
         num_periods=periods,
         num_throttled=throttled,
         throttled_ns=throttled_ns,
-        num_ranks=_num_ranks(environment) or num_gpus,
+        num_ranks=next(filter(None, known), num_gpus),
         omp_num_threads=_number(environment.get("OMP_NUM_THREADS", "").partition(",")[0]),
         numa_nodes=tuple(_numa_nodes(root)),
     )
@@ -193,11 +194,6 @@ def _throttled(groups: list[Path]) -> tuple[int | None, int | None, int | None]:
                 ns if us is None else us * _NS_PER_US,
             )
     return None, None, None
-
-
-def _num_ranks(environment: Mapping[str, str]) -> int | None:
-    known = (_number(environment.get(name, "")) for name in _RANKS_HERE)
-    return next((number for number in known if number), None)
 
 
 def _numa_nodes(root: Path) -> Iterator[str]:

@@ -144,7 +144,10 @@ class RunningCommand:
         if number == signal.SIGKILL:
             pids = _running(self._process.pid if self._under_nsys else os.getpid())
         elif self._under_nsys:
-            pids = _started_by_nsys(self._process.pid)
+            children = _children()
+            launchers = _launchers(self._process.pid, children)
+            started = [child for pid in launchers for child in children.get(pid, [])]
+            pids = [pid for pid, name, _ in started if not name.startswith(_NSYS)]
         else:
             pids = [self._process.pid]
         for pid in pids:
@@ -189,16 +192,6 @@ def _running(parent: int | None = None) -> list[int]:
             if not is_over and not name.startswith(_NSYS):
                 pids.append(pid)
     return pids
-
-
-def _started_by_nsys(nsys: int) -> list[int]:
-    children = _children()
-    return [
-        pid
-        for launcher in _launchers(nsys, children)
-        for pid, name, _ in children.get(launcher, [])
-        if not name.startswith(_NSYS)
-    ]
 
 
 def _launchers(nsys: int, children: Mapping[int, list[tuple[int, str, bool]]]) -> list[int]:
