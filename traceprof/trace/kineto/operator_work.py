@@ -70,28 +70,19 @@ def _convolution_backward(shapes: Shapes, values: Values) -> int:
     return once * (of_input + of_weight)
 
 
-def _attention(shapes: Shapes, _: Values) -> int:
-    """Inputs: query, key, value."""
-    scores, outputs = _attention_products(*shapes[:3])
-    return scores + outputs
+def _attention(first: int, num_scores: int, num_outputs: int) -> Callable[[Shapes, Values], int]:
+    """Formula of attention; inputs from the `first`: query, key, value.
 
+    `num_scores`, `num_outputs`: products as large as query times key, and as scores times value.
+    """
 
-def _attention_backward(shapes: Shapes, _: Values) -> int:
-    """Inputs: the output's gradient, query, key, value; the scores are computed again."""
-    scores, outputs = _attention_products(*shapes[1:4])
-    return 3 * scores + 2 * outputs
+    def flops(shapes: Shapes, values: Values) -> int:
+        del values
+        (batch, heads, rows, width), key, value = shapes[first : first + 3]
+        _check(len(key) == len(value) == 4 and key[-1] == width)
+        return 2 * batch * heads * rows * key[-2] * (num_scores * width + num_outputs * value[-1])
 
-
-def _attention_products(
-    query: Sequence[int], key: Sequence[int], value: Sequence[int]
-) -> tuple[int, int]:
-    """FLOPs of query times key, and of the scores times value."""
-    batch, heads, rows, width = query
-    _check(len(key) == len(value) == len(query) and key[-1] == width)
-    return (
-        2 * batch * heads * rows * key[-2] * width,
-        2 * batch * heads * rows * key[-2] * value[-1],
-    )
+    return flops
 
 
 def _numbers(text: str) -> list[int]:
@@ -118,8 +109,9 @@ FLOP_FORMULAS: dict[str, Callable[[Shapes, Values], int]] = {
     "aten::baddbmm": _product(1),
     "aten::convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,
-    **{f"aten::{name}": _attention for name in _ATTENTIONS},
-    **{f"aten::{name}_backward": _attention_backward for name in _ATTENTIONS},
+    **{f"aten::{name}": _attention(0, 1, 1) for name in _ATTENTIONS},
+    # The output's gradient comes first; the scores are computed again.
+    **{f"aten::{name}_backward": _attention(1, 3, 2) for name in _ATTENTIONS},
 }
 """By operator."""
 

@@ -16,15 +16,10 @@ from traceprof.trace.kineto import records
 from traceprof.trace.kineto.content import only_process, read_content
 from traceprof.trace.kineto.events import Kind
 from traceprof.trace.kineto.file import TraceFile
-from traceprof.trace.model.communication_calls import (
-    NO_CALLS,
-    NO_PROCESS_CALLS,
-    ProcessCalls,
-    rank_of,
-)
+from traceprof.trace.model.communication_calls import NO_CALLS, NO_PROCESS_CALLS, ProcessCalls
 from traceprof.trace.model.host import NO_ACTIVITY, NO_API_CALLS
 from traceprof.trace.model.parts import HowToCollect, Part
-from traceprof.trace.model.ranges import labelled_calls, nested_calls
+from traceprof.trace.model.ranges import labelled_calls, longest_names, nested_calls
 from traceprof.trace.model.special_values import FIRST_UTC_NS, OPEN_END
 from traceprof.trace.model.trace import KINETO_FORMAT, UNREAD, Session, Trace
 from traceprof.trace.model.trace import Content as Table
@@ -330,13 +325,10 @@ class KinetoTrace(Trace):
         return self._content.thread_names
 
     def longest_ranges(self, limit: int) -> list[str]:
-        longest: dict[str, int] = {}
         table = self._annotations
-        if table is not None:
-            length = table.end_ns - table.start_ns
-            for number in distinct_values(table.name).tolist():
-                longest[table.names[number]] = int(length[table.name == number].max())
-        return sorted(longest, key=lambda name: -longest[name])[:limit]
+        if table is None:
+            return []
+        return longest_names(table.name, table.end_ns - table.start_ns, table.names, limit)
 
     def gpu_name(self, key: RankKey) -> str | None:
         of_device = self._device(key.device)
@@ -362,10 +354,6 @@ class KinetoTrace(Trace):
         of_device, kinds = self._devices.get(device), set(self._devices.values())
         return kinds.pop() if of_device is None and len(kinds) == 1 else of_device
 
-    def global_rank(self, process: int) -> int | None:
-        rank = self.labelled_rank(process)
-        return self.distributed_rank(process) if rank is None else rank
-
     def distributed_rank(self, process: int) -> int | None:
         rank = _integer(self._distributed.get("rank"))
         is_rank = process == self._process and rank is not None and 0 <= rank < 1 << 31
@@ -374,9 +362,6 @@ class KinetoTrace(Trace):
     @property
     def world_size(self) -> int | None:
         return _integer(self._distributed.get("world_size"))
-
-    def labelled_rank(self, process: int) -> int | None:
-        return rank_of(self.label_ranges[process].kinds) if process in self.label_ranges else None
 
     @cached_property
     def session(self) -> Session:

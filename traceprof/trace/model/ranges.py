@@ -16,7 +16,7 @@ from traceprof.trace.model.communication_calls import (
     number_of,
     read_call,
 )
-from traceprof.trace.model.special_values import UNKNOWN
+from traceprof.trace.model.special_values import NULL, UNKNOWN
 
 if TYPE_CHECKING:
     import re
@@ -119,6 +119,15 @@ def _numbered(texts: Sequence[str]) -> tuple[Int64, list[str]]:
     numbers: dict[str, int] = {}
     indices = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
     return indices, list(numbers)
+
+
+def longest_names(number: Int64, length_ns: Int64, names: Sequence[str], limit: int) -> list[str]:
+    """Names of the longest ranges, longest first; `number`: int64[n], indices into `names`."""
+    longest = np.full(len(names), NULL)
+    np.maximum.at(longest, number, length_ns)
+    in_order = np.argsort(~longest, kind="stable")
+    known = (names[place] for place in in_order.tolist() if longest[place] > NULL)
+    return [*dict.fromkeys(filter(None, known))][:limit]
 
 
 class Marks(Rows, frozen=True):

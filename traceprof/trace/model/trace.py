@@ -9,7 +9,7 @@ import numpy as np
 
 from traceprof.structs import Record
 from traceprof.trace.model import host
-from traceprof.trace.model.communication_calls import NO_MPI_CALLS
+from traceprof.trace.model.communication_calls import NO_MPI_CALLS, rank_of
 from traceprof.trace.model.operations import NO_COUNTERS
 from traceprof.trace.model.parts import Part
 
@@ -277,6 +277,8 @@ class Trace(Protocol):
 
     def global_rank(self, process: int) -> int | None:
         """Return the rank of the process in its run, if known."""
+        rank = self.labelled_rank(process)
+        return self.distributed_rank(process) if rank is None else rank
 
     @property
     def session(self) -> Session:
@@ -287,6 +289,7 @@ class Trace(Protocol):
 
     def labelled_rank(self, process: int) -> int | None:
         """Return the rank of the process in its run from its labels, if known."""
+        return rank_of(self.label_ranges[process].kinds) if process in self.label_ranges else None
 
     def distributed_rank(self, process: int) -> int | None:
         """Return the rank that torch.distributed gave the process, if known."""

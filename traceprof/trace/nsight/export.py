@@ -13,13 +13,9 @@ from traceprof.kernel_names.categories import forget_names
 from traceprof.patterns import lazy
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model import host as model
-from traceprof.trace.model.communication_calls import (
-    NO_MPI_CALLS,
-    NO_PROCESS_CALLS,
-    MpiCalls,
-    rank_of,
-)
+from traceprof.trace.model.communication_calls import NO_MPI_CALLS, NO_PROCESS_CALLS, MpiCalls
 from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.ranges import longest_names
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.model.trace import NSIGHT_FORMAT, Content, Section, SectionData, Trace
 from traceprof.trace.nsight import host, nvtx, schema
@@ -105,6 +101,7 @@ _UNNAMED = "unnamed call"  # where the export has lost its name
 _VERSION = lazy(r"_v\d+(?:_ptsz|_ptds)?\Z")
 _OF_CUDA = lazy(r"(?i)cuda|cupti")
 Table = TypeVar("Table")
+Data = TypeVar("Data", bound=SectionData)
 
 
 class _ReadAgain(cached_property[Table]):
@@ -185,29 +182,25 @@ class NsightTrace(Trace):
         self.keep_section(GPU_OPERATIONS, replace(data, operations=moved))
         self.moved = {**self.moved, key: by_ns}
 
-    def _section(self, section: Section) -> SectionData:
+    def _section(self, section: Section, kind: type[Data]) -> Data:
         if section not in self._kept:
             read = self._source or self.read_section
             self.keep_section(section, read(section))
-        return self._kept[section]
+        data = self._kept[section]
+        assert isinstance(data, kind)  # noqa: S101
+        return data
 
     @property
     def _gpu_operations(self) -> GpuOperationsData:
-        data = self._section(GPU_OPERATIONS)
-        assert isinstance(data, GpuOperationsData)  # noqa: S101
-        return data
+        return self._section(GPU_OPERATIONS, GpuOperationsData)
 
     @property
     def _named_ranges(self) -> NamedRangesData:
-        data = self._section(NAMED_RANGES)
-        assert isinstance(data, NamedRangesData)  # noqa: S101
-        return data
+        return self._section(NAMED_RANGES, NamedRangesData)
 
     @property
     def _api_calls(self) -> Mapping[int, model.ApiCalls]:
-        data = self._section(API_CALLS)
-        assert isinstance(data, ApiCallsData)  # noqa: S101
-        return data.by_process
+        return self._section(API_CALLS, ApiCallsData).by_process
 
     @property
     def _nvtx_events(self) -> Events:
@@ -446,7 +439,10 @@ class NsightTrace(Trace):
         return nvtx.read_thread_names(self._database, self._nvtx_thread_names)
 
     def longest_ranges(self, limit: int) -> list[str]:
-        return nvtx.longest_names(self._database, limit)
+        events = self._nvtx_events
+        rows = np.flatnonzero(events.is_range)
+        number, names = events.numbered_names(rows)
+        return longest_names(number, events.columns.length_ns.at(rows), names, limit)
 
     def gpu_name(self, key: RankKey) -> str | None:
         return self.target.gpu_name(key)
@@ -468,9 +464,6 @@ class NsightTrace(Trace):
         ranks = self.target.mpi_ranks(process)
         ranks = ranks or nvtx.mpi_ranks(self._nvtx_thread_names).get(process, set())
         return next(iter(ranks)) if len(ranks) == 1 else None
-
-    def labelled_rank(self, process: int) -> int | None:
-        return self._labelled_ranks.get(process)
 
     def num_threads(self, process: int) -> int | None:
         return self.target.num_threads(process)
@@ -517,10 +510,6 @@ class NsightTrace(Trace):
         return [table for table in tables if table.num_rows]
 
     # -- reading ---------------------------------------------------------------------------------
-
-    @cached_property
-    def _labelled_ranks(self) -> Mapping[int, int | None]:
-        return {process: rank_of(ranges.kinds) for process, ranges in self.label_ranges.items()}
 
     @_ReadAgain
     def _synchronizations(self) -> Mapping[int, Mapping[str, Column]]:

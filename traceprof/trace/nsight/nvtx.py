@@ -437,7 +437,6 @@ _OF_LIBRARIES = {
     "NVSHMEM",
 }
 _MPI_RANK = lazy(r"MPI Rank (\d{1,9})")
-_RANGES = f"eventType IN ({schema.NVTX_PUSH_POP}, {schema.NVTX_START_END})"
 
 
 def ranges_named(
@@ -484,25 +483,6 @@ def range_ends(events: Events, process: int) -> tuple[Int64, Int64]:
     return np.maximum(end, columns.starts.at(rows)), columns.end_thread(rows)
 
 
-def longest_names(database: Database, limit: int) -> list[str]:
-    """Return the names of the longest ranges, longest first."""
-    if not _has_events(database):
-        return []
-    name = name_sql(database)
-    if database.has(schema.NVTX.name, schema.NVTX_INTEGER):
-        steps = f"'{labels.STEP} ', '{labels.CUT} {labels.STEP} '"
-        takes = f"{name} LIKE '%{labels.NUMBERED}' OR {name} IN ({steps})"
-        name = f"{name} || CASE WHEN {takes} THEN coalesce({schema.NVTX_INTEGER}, '') ELSE '' END"
-    rows = database.query(
-        f"SELECT {name} AS name FROM {schema.NVTX.name} WHERE {_RANGES} "  # noqa: S608
-        "GROUP BY 1 ORDER BY max(end - start) DESC LIMIT ?",
-        schema.NVTX.name,
-        {"name": str},
-        [limit],
-    )
-    return [row["name"] for row in rows if row["name"]]
-
-
 def thread_names(events: Events) -> list[tuple[int, str]]:
     """Return (globalTid, name) of each thread that NVTX named."""
     rows = np.flatnonzero(events.columns.kind.isin([schema.NVTX_THREAD_NAME]))
@@ -518,21 +498,6 @@ def mpi_ranks(thread_names: Iterable[tuple[int, str]]) -> dict[int, set[int]]:
         if rank is not None and rank <= MAX_RANK:
             ranks[schema.process_of_thread(thread)].add(rank)
     return ranks
-
-
-def _has_events(database: Database) -> bool:
-    if schema.NVTX.name not in database.columns:
-        return False
-    database.require(schema.NVTX.name, schema.NVTX.required)
-    return True
-
-
-def name_sql(database: Database) -> str:
-    """Return the SQL for an event's name: its own text, or a registered string."""
-    text = "text" if database.has(schema.NVTX.name, "text") else "NULL"
-    if not database.has(schema.NVTX.name, "textId"):
-        return text
-    return f"coalesce({text}, (SELECT value FROM {schema.STRINGS} WHERE id = textId))"  # noqa: S608
 
 
 def domain_names(events: Events) -> dict[tuple[int, int], str]:
