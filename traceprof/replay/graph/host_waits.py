@@ -387,9 +387,6 @@ def hand_overs(process: Recorded, begin_ns: int) -> HandOvers:
     calls, name = process.calls, process.call_names
     launches = process.launching_threads
     chosen = np.flatnonzero(is_in(calls.thread, launches) & calls.is_outer)
-    nothing = np.empty(0, np.int64)
-    if len(launches) < 2:
-        return HandOvers(nothing, nothing, nothing)
     is_first = np.append(True, calls.thread[chosen[1:]] != calls.thread[chosen[:-1]])
     since_ns = np.where(is_first, begin_ns, np.append(0, calls.end_ns[chosen[:-1]]))
     is_long = calls.start_ns[chosen] - since_ns > MIN_HAND_OVER_NS
@@ -414,8 +411,6 @@ def hand_overs(process: Recorded, begin_ns: int) -> HandOvers:
 
 def _variance(values: Int64, place: Int64) -> Float64:
     """Return the variance of values of the same place, float64[n]; 0 if there are too few."""
-    if not len(values):
-        return values.astype(np.float64)
     num = np.bincount(place)
     mean = np.bincount(place, values) / np.maximum(num, 1)
     square = np.bincount(place, (values - mean[place]) ** 2) / np.maximum(num, 1)
@@ -598,9 +593,6 @@ def lock_waits(process: Recorded, waits: HostWaits) -> LockWaits:
     launches = process.launching_threads
     is_long = calls.length_ns > MIN_LOCKED_NS
     chosen = np.flatnonzero(is_long & calls.is_outer & is_in(calls.thread, launches))
-    nothing = np.empty(0, np.int64)
-    if len(launches) < 2 or len(chosen) < 2:
-        return LockWaits(nothing, nothing)
     by_end = chosen[np.argsort(calls.end_ns[chosen], kind="stable")]
     call = without(chosen, waits.call)
     at = np.searchsorted(calls.end_ns[by_end], calls.end_ns[call], side="left") - 1

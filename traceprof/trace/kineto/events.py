@@ -151,33 +151,29 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
 _NO_ARGUMENTS = Arguments()
 
 
-class Event(msgspec.Struct, gc=False, frozen=True):
-    """An event as the document has it; times are in microseconds."""
+class AnyEvent(msgspec.Struct, gc=False, frozen=True):
+    """An event as the document has it, without its times."""
 
     ph: str = ""
     cat: str | None = None
     name: str = ""
     pid: int | str | None = None
     tid: int | str | None = None
+    args: Arguments = _NO_ARGUMENTS
+
+
+class Event(AnyEvent, gc=False, frozen=True):
+    """An event with times in microseconds."""
+
     ts: int | float | None = None
     dur: int | float | None = None
-    args: Arguments = _NO_ARGUMENTS
 
 
-class ExactEvent(msgspec.Struct, gc=False, frozen=True):
+class ExactEvent(AnyEvent, gc=False, frozen=True):
     """An event with times as they are written: floats would round them."""
 
-    ph: str = ""
-    cat: str | None = None
-    name: str = ""
-    pid: int | str | None = None
-    tid: int | str | None = None
     ts: msgspec.Raw = _NOTHING
     dur: msgspec.Raw = _NOTHING
-    args: Arguments = _NO_ARGUMENTS
-
-
-AnyEvent = Event | ExactEvent
 
 
 class Kind(IntEnum):

@@ -71,7 +71,6 @@ class Trace(Protocol):
     Attributes:
         path: as it was given.
         format: the kind of the file, such as `nsight-sqlite`.
-        origin: the program that wrote this file, in words, after `exported by`.
         product_version: of that program; None if unknown.
         schema_version: of the file; None if unknown.
         moved: by how many ns operations were moved, by rank.

@@ -271,7 +271,7 @@ def read_gpu_operations(database: Database) -> GpuOperationsData:
         notes.append(
             f"{sum(len(rows.starts) for rows in graphs.values())} CUDA graph launches were"
             " traced as a whole: the kernels inside, NCCL's among them, are not in this export"
-            f" (collect with {schema.GRAPH.flag})"
+            " (collect with --cuda-graph-trace=node)"
         )
     kinds = Kinds(
         _kinds(database, schema.MEMCPY_KINDS, schema.COPY_KINDS, CopyKind),

@@ -24,35 +24,25 @@ class Table(Record, frozen=True):
     # columns without which its rows are unusable; every schema version has them
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()  # columns that some versions lack
-    flag: str = ""  # the `nsys profile` option that collects it
 
 
 _GPU_OPERATION = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 
 GRID = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-KERNEL = Table(
-    "CUPTI_ACTIVITY_KIND_KERNEL",
-    _GPU_OPERATION,
-    ("demangledName", "shortName", *GRID),
-    "--trace=cuda",
-)
+KERNEL = Table("CUPTI_ACTIVITY_KIND_KERNEL", _GPU_OPERATION, ("demangledName", "shortName", *GRID))
 MEMCPY = Table(
     "CUPTI_ACTIVITY_KIND_MEMCPY",
     (*_GPU_OPERATION, "bytes", "copyKind"),
     ("srcDeviceId", "dstDeviceId", "srcKind", "dstKind"),
-    "--trace=cuda",
 )
-MEMSET = Table(
-    "CUPTI_ACTIVITY_KIND_MEMSET", (*_GPU_OPERATION, "bytes"), ("memKind",), "--trace=cuda"
-)
+MEMSET = Table("CUPTI_ACTIVITY_KIND_MEMSET", (*_GPU_OPERATION, "bytes"), ("memKind",))
 # One row per launched graph under `--cuda-graph-trace=graph`: the kernels inside are not recorded.
-GRAPH = Table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _GPU_OPERATION, (), "--cuda-graph-trace=node")
+GRAPH = Table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _GPU_OPERATION)
 # Runtime and driver API calls; the ones that launch GPU work share its correlationId.
 API_CALL = Table(
     "CUPTI_ACTIVITY_KIND_RUNTIME",
     ("start", "end", "globalTid", "correlationId"),
     ("nameId", "returnValue"),
-    "--trace=cuda",
 )
 # Waits of the host and of streams. A stream's wait is recorded at the call. Only the name of the
 # API call shows the kind of a wait: syncType differs from version to version.
@@ -60,7 +50,6 @@ WAIT = Table(
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
     ("start", "end", "streamId", "correlationId", "globalPid"),
     ("eventId", "eventSyncId", "deviceId"),
-    "--trace=cuda",
 )
 # Recordings of CUDA events, without their time. In captures up to about 2024 by default, since then
 # with `--cuda-event-trace=true`.
@@ -68,20 +57,15 @@ EVENT_RECORD = Table(
     "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
     ("streamId", "correlationId", "globalPid", "eventId"),
     ("eventSyncId", "deviceId"),
-    "--cuda-event-trace=true",
 )
 # Overhead of CUPTI and the driver, from Nsight Systems 2026.1 on.
 DRIVER_OVERHEAD = Table(
     "CUPTI_ACTIVITY_KIND_OVERHEAD",
     ("start", "end", "globalTid", "correlationId"),
     ("nameId", "overheadType"),
-    "--trace=cuda, exported by nsys 2026.1 or later",
 )
 NVTX = Table(
-    "NVTX_EVENTS",
-    ("start", "end", "eventType", "globalTid"),
-    ("text", "textId", "domainId"),
-    "--trace=nvtx",
+    "NVTX_EVENTS", ("start", "end", "eventType", "globalTid"), ("text", "textId", "domainId")
 )
 GPU_OPERATIONS = (KERNEL, MEMCPY, MEMSET, GRAPH)
 # Tables whose rows `traceprof info` counts, with what a row is.

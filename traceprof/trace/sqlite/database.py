@@ -105,10 +105,7 @@ class Database:
         file: Path | None = None,
         remedy: str = "write it again",
     ) -> None:
-        """Open a report read-only.
-
-        `file`: the SQLite file, if it is not the report itself. `progress`: called with the rows
-        that are read. `remedy`: advice to the user about a damaged file.
+        """Open a report read-only; `file`: the SQLite file, if it is not the report itself.
 
         Raises:
             TraceFormatError: the file is damaged, or its writer has not finished.
