@@ -10,22 +10,12 @@ from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.remedies import DIRECTIVES, PIN, READ_LATE, TAKE_OUT
 from traceprof.analyses.results import CostResult
+from traceprof.host import idle_causes as causes
 from traceprof.host.host_waits import (
     by_thread,
     may_copy_from_pageable,
     synchronizing_calls,
     with_operators,
-)
-from traceprof.host.idle_causes import (
-    IdleCause,
-    UnknownCause,
-    WaitIdle,
-    by_api,
-    idle_causes,
-    may_idle_after,
-    outermost,
-    wait_idle,
-    why_unknown,
 )
 from traceprof.host.places import places, places_of_calls
 from traceprof.host.thread_evidence import calls_named, calls_of_kind
@@ -88,12 +78,12 @@ class HostSyncResult(CostResult, frozen=True):
     num_reads: int = 0  # number of copies to the host in the window
     num_scaler_reads: int = 0  # number of reads of them that are a GradScaler's own
     place: str | None = None  # the range around most of the idle time's calls
-    unknown: UnknownCause | None = None  # the reason why none of this can be known, else None
+    unknown: causes.UnknownCause | None = None  # why none of this can be known, else None
 
 
 def run(rank: Rank, window: Window) -> HostSyncResult:
     """Add up the synchronizing calls that start in the window, and the idle time they cause."""
-    unknown, calls = why_unknown(rank), rank.calls
+    unknown, calls = causes.why_unknown(rank), rank.calls
     in_steps = int(rank.step_ranges is not None)
     if calls is None or unknown is not None:
         nothing = HostSyncMetrics(0, 0, None, 0, None, in_steps, 0.0)
@@ -106,12 +96,12 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
     chosen = _judged(rank, calls, waits, window)
     threads = by_thread(calls, chosen)
     rows = np.flatnonzero(chosen)
-    blocked = by_api(rank, calls, rows, calls.packed_length.at(rows))
+    blocked = causes.by_api(rank, calls, rows, calls.packed_length.at(rows))
     api = next(iter(blocked), None)
     # A wait before the window may cost time inside it, and so may a copy from pageable memory that
     # is Async by name.
-    with_cost = _in_steps(rank, calls, may_idle_after(rank, calls))
-    idle = wait_idle(rank, window, with_cost).by_outermost(calls, np.flatnonzero(with_cost))
+    with_cost = _in_steps(rank, calls, causes.may_idle_after(rank, calls))
+    idle = causes.wait_idle(rank, window, with_cost).by_outermost(calls, np.flatnonzero(with_cost))
     all_waits, copies = chosen | with_cost, rank.operations.copies
     reads = is_in(copies.kind, (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST))
     metrics = HostSyncMetrics(
@@ -121,20 +111,20 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
         api_blocked_ns=blocked[api] if api is not None else 0,
         blocked_per_step_ns=_per_step_ns(rank, calls, window, rows),
         in_steps=in_steps,
-        coverage=idle_causes(rank).coverage(window),
+        coverage=causes.idle_causes(rank).coverage(window),
     )
     return HostSyncResult(
         rank=rank.rank,
         window_ns=window.length_ns,
         metrics=metrics,
-        idle_ns=idle_causes(rank).sync_ns_without(window, np.flatnonzero(with_cost)),
+        idle_ns=causes.idle_causes(rank).sync_ns_without(window, np.flatnonzero(with_cost)),
         evidence=_evidence(rank, calls, idle),
-        costliest_api=next(iter(by_api(rank, calls, idle.call, idle.idle_ns)), None),
+        costliest_api=next(iter(causes.by_api(rank, calls, idle.call, idle.idle_ns)), None),
         most_ns=covered_in_mean(rank, window, with_operators(rank, calls, all_waits)),
         program=rank.program,
         has_pageable=may_copy_from_pageable(rank, window),
         num_reads=int((reads & window.holds_start(copies.start_ns)).sum()),
-        only_step=only_step(rank, window, idle_causes(rank).of(IdleCause.SYNC)),
+        only_step=only_step(rank, window, causes.idle_causes(rank).of(causes.IdleCause.SYNC)),
         num_scaler_reads=_num_scaler_reads(rank, calls, window),
         place=places(rank).most_of(places_of_calls(rank, idle.call), idle.idle_ns),
     )
@@ -197,7 +187,7 @@ def _judged(rank: Rank, calls: ApiCalls, waits: Mask, window: Window) -> Mask:
     counts &= is_in(calls.packed_thread.at(index), calls.packed_thread.counted(launches)[0])
     index = index[counts]
     chosen = np.zeros(len(calls), np.bool_)
-    chosen[outermost(calls, index)] = True
+    chosen[causes.outermost(calls, index)] = True
     return chosen
 
 
@@ -263,7 +253,7 @@ def _per_step_ns(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64) -> 
     return round(float((spent[stop] - spent[first]).mean()))
 
 
-def _evidence(rank: Rank, calls: ApiCalls, costs: WaitIdle) -> tuple[f.Evidence, ...]:
+def _evidence(rank: Rank, calls: ApiCalls, costs: causes.WaitIdle) -> tuple[f.Evidence, ...]:
     evidence = []
     for place in intervals.largest(costs.idle_ns, f.MAX_EVIDENCE).tolist():
         index = int(costs.call[place])

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses import breakdown, remedies, uneven_kernels
+from traceprof.analyses.results import CostResult
 from traceprof.analyses.steps import steady_spans
 from traceprof.ranks import lateness
 from traceprof.ranks.lateness import Cause, Causes
@@ -303,35 +304,27 @@ def findings(result: StragglerResult) -> list[f.Finding | f.NotApplicable]:
     for straggler in result.stragglers:
         metrics = straggler.metrics
         impact = min(straggler.lateness.total_ns, ranks.window_ns)
-        fraction = f.share(impact, ranks.window_ns)
-        severity = f.severity_of_cost(fraction)
-        if severity is None:
-            continue
         via = straggler.worst[0].via
         why = ": ".join(filter(None, (BECAUSE[metrics.cause], straggler.details)))
         held_up = f", and holds up rank {ranks.ranks[via[0]]}, which arrives last" if via else ""
-        claims.append(
-            f.Finding(
-                ID,
-                severity,
-                metrics.rank,
-                f"On {metrics.host}, it arrives {duration(metrics.lateness_ns)} after"
-                f" the rank before it{held_up}: last in {percent(metrics.share_last)} of"
-                f" {counted(metrics.num_operations, 'operation')}; {why}",
-                impact,
-                fraction,
-                metrics.by_name(),
-                tuple(
-                    f.Evidence(
-                        cause.start_ns,
-                        cause.end_ns,
-                        f"{duration(cause.late_ns)} late: {BECAUSE[cause.what]}",
-                    )
-                    for cause in straggler.worst
-                ),
-                ADVICE.get(metrics.cause, (remedies.HELD_UP,)),
-                f.Saving.of_step(impact, straggler.share_per_step),
-            )
+        claims += f.costly(
+            ID,
+            CostResult(metrics.rank, window_ns=ranks.window_ns),
+            f"On {metrics.host}, it arrives {duration(metrics.lateness_ns)} after"
+            f" the rank before it{held_up}: last in {percent(metrics.share_last)} of"
+            f" {counted(metrics.num_operations, 'operation')}; {why}",
+            impact,
+            metrics,
+            tuple(
+                f.Evidence(
+                    cause.start_ns,
+                    cause.end_ns,
+                    f"{duration(cause.late_ns)} late: {BECAUSE[cause.what]}",
+                )
+                for cause in straggler.worst
+            ),
+            ADVICE.get(metrics.cause, (remedies.HELD_UP,)),
+            f.Saving.of_step(impact, straggler.share_per_step),
         )
     return claims or _not_resolvable(ranks)
 

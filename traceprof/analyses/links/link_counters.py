@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import structs
 
 from traceprof import hardware, intervals
 from traceprof.analyses.links import link_findings, link_usage
@@ -193,28 +192,21 @@ def link_samples(rank: Rank) -> list[LinkSamples]:
 
 def findings(result: LinkCountersResult) -> list[Finding | NotApplicable]:
     """Judge the links while work waited for them."""
-    by_link: dict[tuple[str, str, str | None], Finding] = {}
+    by_link: dict[tuple[str, str, str | None], Finding | NotApplicable] = {}
     for load in sorted(result.loads, key=lambda load: -load.metrics.exposed_ns):
-        finding = link_findings.saturated(result.rank, load, result.window_ns)
-        if finding is not None:  # one claim of each link and direction, whatever waited
-            metrics = load.metrics
-            by_link.setdefault((metrics.link, metrics.direction, metrics.nic), finding)
-    judged: list[Finding | NotApplicable | None] = [*by_link.values()]
+        # One claim of each link and direction, whatever waited.
+        metrics = load.metrics
+        for claim in link_findings.saturated(result, load):
+            by_link.setdefault((metrics.link, metrics.direction, metrics.nic), claim)
     of_communication = [load for load in result.loads if load.what == "communication"]
-    if of_communication:
-        # The busiest: where another link is busier, that one may be what is waited for.
-        busiest = max(
-            of_communication,
-            key=lambda load: (load.metrics.utilization, load.metrics.direction == "tx"),
-        )
-        finding = link_findings.underused(result.rank, busiest, result.window_ns)
-        if finding is not None:
-            advice = (*finding.advice, *_beside(result))
-            finding = structs.replace(finding, advice=advice)
-        judged.append(finding)
-    else:
-        judged += _not_applicable(result)
-    return [claim for claim in judged if claim is not None]
+    if not of_communication:
+        return [*by_link.values(), *_not_applicable(result)]
+    # The busiest: where another link is busier, that one may be what is waited for.
+    busiest = max(
+        of_communication,
+        key=lambda load: (load.metrics.utilization, load.metrics.direction == "tx"),
+    )
+    return [*by_link.values(), *link_findings.underused(result, busiest, _beside(result))]
 
 
 def _beside(result: LinkCountersResult) -> list[str]:

@@ -87,31 +87,25 @@ class Load(Record, frozen=True):
     only_step: OnlyStep | None
 
 
-def saturated(rank: int, load: Load, window_ns: int) -> f.Finding | None:
+def saturated(of: f.OfWindow, load: Load) -> list[f.Finding | f.NotApplicable]:
     """Return a finding if the link is at its limit while work waits for it."""
     metrics = load.metrics
     if metrics.utilization < SATURATED:
-        return None
-    name = f" ({metrics.nic})" if metrics.nic else ""
-    title = (
-        f"{NAMES[metrics.link]}{name} is at its limit: {_rate(metrics)};"
-        f" {duration(metrics.exposed_ns)} of {load.what} is not hidden"
-    )
-    return _finding("link-saturated", rank, load, window_ns, title, SATURATED_ADVICE[metrics.link])
+        return []
+    state = f"is at its limit: {_rate(metrics)}"
+    return _claims("link-saturated", of, load, state, SATURATED_ADVICE[metrics.link])
 
 
-def underused(rank: int, load: Load, window_ns: int) -> f.Finding | None:
+def underused(
+    of: f.OfWindow, load: Load, more_advice: Sequence[str] = ()
+) -> list[f.Finding | f.NotApplicable]:
     """Return a finding if the link is far below its peak while work waits for it."""
     metrics = load.metrics
     if metrics.utilization >= UNDERUSED:
-        return None
-    name = f" ({metrics.nic})" if metrics.nic else ""
-    title = (
-        f"{NAMES[metrics.link]}{name} carries only {_rate(metrics)};"
-        f" {duration(metrics.exposed_ns)} of {load.what} is not hidden"
-    )
+        return []
     advice = UNDERUSED_ADVICE["copies" if load.what == "copies" else metrics.link]
-    return _finding("link-underused", rank, load, window_ns, title, advice)
+    state = f"carries only {_rate(metrics)}"
+    return _claims("link-underused", of, load, state, advice, more_advice)
 
 
 def distinct(findings: Sequence[f.Finding]) -> list[f.Finding]:
@@ -147,28 +141,24 @@ def longest(rank: Rank, exposed: Intervals, fallback: str) -> tuple[f.Evidence, 
     )
 
 
-def _finding(
-    finding: str, rank: int, load: Load, window_ns: int, title: str, advice: tuple[str, ...]
-) -> f.Finding | None:
-    fraction = load.metrics.exposed_ns / window_ns if window_ns else 0.0
-    severity = f.severity_of_cost(fraction)
-    if severity is None:
-        return None
-    if load.metrics.is_peak_assumed:
-        advice = (*advice, ASSUMED_ADVICE)
-    claim = f.Finding(
-        finding,
-        severity,
-        rank,
-        title,
-        load.metrics.exposed_ns,
-        fraction,
-        load.metrics.by_name(),
-        load.evidence,
-        advice,
-        f.Saving.of_step(load.metrics.exposed_ns, load.share_per_step),
+def _claims(
+    id_: str,
+    of: f.OfWindow,
+    load: Load,
+    state: str,
+    advice: Sequence[str],
+    more_advice: Sequence[str] = (),
+) -> list[f.Finding | f.NotApplicable]:
+    metrics = load.metrics
+    name = f" ({metrics.nic})" if metrics.nic else ""
+    title = (
+        f"{NAMES[metrics.link]}{name} {state}; {duration(metrics.exposed_ns)} of {load.what} is not"
+        " hidden"
     )
-    return advised(claim, load.only_step)
+    lines = (*advice, *((ASSUMED_ADVICE,) if metrics.is_peak_assumed else ()), *more_advice)
+    saving = f.Saving.of_step(metrics.exposed_ns, load.share_per_step)
+    claims = f.costly(id_, of, title, metrics.exposed_ns, metrics, load.evidence, lines, saving)
+    return [advised(claim, load.only_step) for claim in claims]
 
 
 def _rate(metrics: LinkMetrics) -> str:

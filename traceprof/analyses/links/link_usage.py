@@ -190,13 +190,9 @@ def link_of(rank: Rank, direction: str, peer: int | None = None) -> str | None:
 
 def findings(result: LinkUsageResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the rates against the peaks, where work waits for the link."""
-    claims: list[f.Finding | f.NotApplicable | None] = []
-    claims += [
-        link_findings.saturated(result.rank, load, result.window_ns) for load in result.loads
-    ]
-    claims += [
-        link_findings.underused(result.rank, load, result.window_ns) for load in result.big_loads
-    ]
+    claims = [claim for load in result.loads for claim in link_findings.saturated(result, load)]
+    for load in result.big_loads:
+        claims += link_findings.underused(result, load)
     if result.unknown_peak_ns:
         gpu = result.gpu or "a GPU that the export does not name"
         claims += [
@@ -208,7 +204,7 @@ def findings(result: LinkUsageResult) -> list[f.Finding | f.NotApplicable]:
             )
             for id_ in link_findings.FINDINGS
         ]
-    return [claim for claim in claims if claim is not None]
+    return claims
 
 
 def _use(rank: Rank, chosen: Int64, direction: str, peer: int | None, peaks: Peaks) -> LinkUse:
