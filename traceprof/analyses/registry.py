@@ -86,10 +86,8 @@ _OF_FINDING = {id_: analysis for analysis in ANALYSES for id_ in analysis.findin
 def wanted(ids: Collection[str], *, is_replayed: bool, has_several_reports: bool) -> Wanted:
     """Return what findings need: all that their analyses read, and all that these read in turn.
 
-    Args:
-        ids: the findings that are asked for.
-        is_replayed: whether steps are to be replayed without them.
-        has_several_reports: whether clocks are to be compared.
+    `is_replayed`: whether steps are to be replayed without them. With several reports clocks are
+    compared.
     """
     asked = {_OF_FINDING[id_].name for id_ in ids}
     pending = [name for id_ in ids for name in (id_, *_OF_FINDING[id_].reads)]

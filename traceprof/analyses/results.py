@@ -88,11 +88,7 @@ class Results:
     """The results of many ranks: `results.of(breakdown)` is a tuple of `BreakdownResult`."""
 
     def __init__(self, by_name: Mapping[str, Iterable[RankResult]] | None = None) -> None:
-        """Keep results.
-
-        Args:
-            by_name: by the module's `__name__`, in order of the ranks.
-        """
+        """Keep results by the module's `__name__`, in order of the ranks."""
         self._by_name = {name: tuple(results) for name, results in (by_name or {}).items()}
 
     def of(self, module: Judge[Result]) -> tuple[Result, ...]:

@@ -95,19 +95,15 @@ class Chains(Record, frozen=True):
 def chains_of(
     rank: Rank, chosen: Int64, which: Int64, traits: NameTraits, in_optimizer: Mask | None
 ) -> Chains:
-    """Find chains among kernels of a rank.
+    """Find chains among kernels of a rank: `chosen`, int64[n], ascending; all others end chains.
 
     A chain ends at any other operation of its stream, with its step, and where an optimizer begins
     or ends. Its longest pass is that of the name that takes longest: kernels of one name and
     different grids have tensors of different sizes, so that all of them have to be read and
     written; and kernels on lists of tensors, one after the other, have different tensors.
 
-    Args:
-        rank: the rank.
-        chosen: int64[n], ascending indices of kernels; all others end chains.
-        which: int64[n], the name of each.
-        traits: by name.
-        in_optimizer: bool[n], whether an optimizer launched each; None if that is unknown.
+    `which`: int64[n], the name of each. `in_optimizer`: bool[n], whether an optimizer launched
+    each; None if that is unknown.
     """
     kernels = rank.operations.kernels
     members = np.flatnonzero(traits.is_member.take(which))
@@ -289,10 +285,8 @@ def attention_kernels(
     most 1 ms from one to the next. Neither multiplication is another softmax's on the way forward.
     On the way back there are two on each side, of which the outer ones may be elsewhere.
 
-    Args:
-        rank: the rank.
-        chosen: int64[n], ascending indices of kernels; all others are none of attention.
-        roles: int8[n], what each may be.
+    `chosen`: int64[n], ascending indices of kernels; all others are none of attention. `roles`:
+    int8[n], what each may be.
     """
     kernels = rank.operations.kernels
     is_softmax = (roles == _SOFTMAX_FORWARD) | (roles == _SOFTMAX_BACKWARD)
@@ -359,30 +353,17 @@ ATTENTION = (
 ALL_ADVICE = (ATTENTION, OPTIMIZER, _COMPILE, GRAPH_BREAKS, GRAPHS, LAYOUT)
 
 
-def advice(
-    *,
-    has_chains: bool,
-    by_attention: float,
-    is_launch_bound: bool,
-    is_compiled: bool,
-    by_optimizer: float,
-    by_layout: float,
-) -> tuple[str, ...]:
-    """Return what to do, most promising first.
-
-    Args:
-        has_chains: whether chains of a PyTorch program are not fused.
-        by_attention: the share of attention, by what could be saved.
-        is_launch_bound: whether launching takes longer than running.
-        is_compiled: whether torch.compile made other kernels of the program.
-        by_optimizer: the share of chains of an optimizer that is not fused, by what could be saved.
-        by_layout: the share of changes of layout, by time.
-    """
+def _advice(result: UnfusedKernelsResult, by_attention: float) -> tuple[str, ...]:
+    """Return what to do, most promising first; `by_attention`: its share of what could be saved."""
+    metrics = result.metrics
     attention = (ATTENTION,) if by_attention >= _MIN_SHARE else ()
-    if not has_chains:
+    if not (result.is_pytorch and metrics.num_chains):
         return attention
-    compiles = GRAPH_BREAKS if is_compiled else _COMPILE
-    rest = [GRAPHS if is_launch_bound else compiles]
+    by_optimizer = f.share(result.saved_by_optimizer_ns, result.saved_ns)
+    by_optimizer = 0.0 if result.has_fused_optimizer else by_optimizer
+    by_layout = f.share(metrics.layout_ns, metrics.kernel_ns)
+    compiles = GRAPH_BREAKS if result.is_compiled else _COMPILE
+    rest = [GRAPHS if result.is_launch_bound else compiles]
     if by_layout >= _MUCH_LAYOUT:  # one flag takes them away; no fusion does
         rest.insert(0, LAYOUT)
     if by_optimizer >= _MIN_SHARE:
@@ -536,7 +517,6 @@ def findings(result: UnfusedKernelsResult) -> list[f.Finding | f.NotApplicable]:
     if metrics.attention_ns:
         text = f"attention that is not one kernel takes {duration(metrics.attention_ns)}"
         texts.insert(0 if by_attention >= 0.5 else 1, text)
-    by_optimizer = f.share(result.saved_by_optimizer_ns, result.saved_ns)
     return f.costly(
         ID,
         result,
@@ -544,14 +524,7 @@ def findings(result: UnfusedKernelsResult) -> list[f.Finding | f.NotApplicable]:
         result.saved_ns,
         metrics,
         result.evidence,
-        advice(
-            has_chains=result.is_pytorch and metrics.num_chains > 0,
-            by_attention=by_attention,
-            is_launch_bound=result.is_launch_bound,
-            is_compiled=result.is_compiled,
-            by_optimizer=0.0 if result.has_fused_optimizer else by_optimizer,
-            by_layout=f.share(metrics.layout_ns, metrics.kernel_ns),
-        ),
+        _advice(result, by_attention),
         f.Saving.at_most(result.most_ns, limited_by=_LIMITED_BY),
     )
 

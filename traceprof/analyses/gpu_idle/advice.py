@@ -259,13 +259,10 @@ def advice(
     longest: Mapping[IdleCause, str],
     once: Mapping[IdleCause, str],
 ) -> list[str]:
-    """Return what to do about idle time.
+    """Return what to do about the causes that matter, given largest first; UNKNOWN has its own.
 
-    Args:
-        causes: those that matter, largest first; `IdleCause.UNKNOWN` has advice of its own.
-        facts: about the program.
-        longest: where the host was longest, by cause: a range, an operator, a call.
-        once: where and for how long the host slept or ran code at once, for most of that time.
+    `longest`: where the host was longest, by cause: a range, an operator, a call. `once`: where and
+    for how long the host slept or ran code at once, for most of that time.
     """
     program, calls, setup = facts.program, facts.calls, longest.get(IdleCause.SETUP, "")
     # Evaluations and checkpoints are rare by nature: their remedies are for that.
@@ -311,11 +308,8 @@ def advice(
 def unknown_advice(unlaunched_ns: int, silent_ns: int, facts: HostFacts, once: str) -> list[str]:
     """Return what to do to know more about the largest part of unknown idle time.
 
-    Args:
-        unlaunched_ns: how much of it ends with an operation without a launch.
-        silent_ns: how much of it the host did something unknown.
-        facts: about the program.
-        once: where and for how long the host was silent at once, for most of that time.
+    In it an operation without a launch ends the time, or the host did something unknown
+    (`silent_ns`); `once`: where and for how long that was at once, for most of it.
     """
     if silent_ns < unlaunched_ns:
         return [_UNLAUNCHED]
