@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from traceprof import findings as f
 from traceprof.analyses.registry import FINDINGS
+from traceprof.run.guard import optional
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -48,6 +49,7 @@ class Attribution(Struct, frozen=True, forbid_unknown_fields=True):
     ]
 
 
+@optional("owners", otherwise=lambda *_: [])
 def attributions(
     results: Sequence[BreakdownResult],
     findings: Sequence[f.Finding],

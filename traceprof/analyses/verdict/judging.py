@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from traceprof.analyses import breakdown, overlap_slowdown
+from traceprof.analyses import breakdown
 from traceprof.analyses.registry import ANALYSES, FINDING_IDS
 from traceprof.analyses.straggler import rotation
-from traceprof.analyses.verdict.attribution import Attribution, attributions
+from traceprof.analyses.verdict.attribution import attributions
 from traceprof.analyses.verdict.headline import as_parts, headline, in_order
 from traceprof.analyses.verdict.phases import costs_elsewhere, in_phases
 from traceprof.analyses.verdict.run_result import Verdict
@@ -74,8 +74,9 @@ def _verdict(measured: MeasuredRun, only: set[str], skip: set[str]) -> Verdict:
     }
     claims = [claim for claim in every if claim.id in asked]
     assumed = _assumed(measured, claims)
-    limited = as_parts(_limited(claims, measured, assumed, costs_elsewhere(phases)), every)
+    limited = as_parts(bounded(claims, measured, assumed, costs_elsewhere(phases)), every)
     findings = in_order(in_phases(limited, head, phases), 0 if head is None else head.step_ns)
+    without_gpu = [rank.rank for rank in measured.run.ranks if rank.device is None]
     return Verdict(
         findings=tuple(filter(is_wanted, findings)),
         not_applicable=tuple(_said_once(list(filter(is_wanted, missing)), num_ranks)),
@@ -86,7 +87,7 @@ def _verdict(measured: MeasuredRun, only: set[str], skip: set[str]) -> Verdict:
             *_what_cannot_be(measured),
         ),
         headline=None if head is None else head.updated(findings),
-        attributions=_attributions(measured, findings, missing, asked),
+        attributions=tuple(attributions(breakdowns, findings, missing, without_gpu, asked)),
         assumed={
             claim.id: assumed[claim.id]
             for claim in findings
@@ -96,34 +97,10 @@ def _verdict(measured: MeasuredRun, only: set[str], skip: set[str]) -> Verdict:
     )
 
 
-@optional("savings", otherwise=lambda claims, *_: tuple(claims))
-def _limited(
-    claims: Sequence[Finding],
-    measured: MeasuredRun,
-    assumed: Mapping[str, tuple[str, ...]],
-    elsewhere: Mapping[tuple[str, int], int],
-) -> tuple[Finding, ...]:
-    results = measured.results
-    slowdowns = results.of(overlap_slowdown)
-    return bounded(claims, results.of(breakdown), assumed, slowdowns, elsewhere)
-
-
 @optional("straggler", otherwise=lambda *_: [])
 def _rotation(measured: MeasuredRun, findings: Sequence[Finding]) -> list[tuple[int, str]]:
     rotating = rotation(measured, findings)
     return [] if rotating is None else [(0, rotating)]
-
-
-@optional("owners", otherwise=lambda *_: ())
-def _attributions(
-    measured: MeasuredRun,
-    findings: Sequence[Finding],
-    missing: Sequence[NotApplicable],
-    asked: Collection[str],
-) -> tuple[Attribution, ...]:
-    without_gpu = [rank.rank for rank in measured.run.ranks if rank.device is None]
-    breakdowns = measured.results.of(breakdown)
-    return tuple(attributions(breakdowns, findings, missing, without_gpu, asked))
 
 
 @optional("savings", otherwise=lambda *_: {})

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceprof.analyses import breakdown, overlap_slowdown
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.steps import counted_steps, mean_ns, step_ns
 from traceprof.analyses.verdict.attribution import MEASURES
 from traceprof.findings import Count, Saving
+from traceprof.run.guard import optional
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
+    from traceprof.analyses.measurements import MeasuredRun
     from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
     from traceprof.findings import Finding
 
@@ -93,11 +96,11 @@ class Savings(Struct, frozen=True, kw_only=True):
     replay: Annotated[Replay | None, "The replay; null if none was tried."] = None
 
 
+@optional("savings", otherwise=lambda findings, *_: tuple(findings))
 def bounded(
     findings: Sequence[Finding],
-    breakdowns: Sequence[BreakdownResult],
+    measured: MeasuredRun,
     assumed: Mapping[str, Collection[str]],
-    slowdowns: Sequence[OverlapSlowdownResult],
     elsewhere: Mapping[tuple[str, int], int],
 ) -> tuple[Finding, ...]:
     """Return findings with the most that a step can gain: all time in a step that they involve.
@@ -107,6 +110,7 @@ def bounded(
     it may idle. `assumed`: what a replay assumes so that a finding is gone, by id. `elsewhere`: the
     costs in phases whose steps are not counted, by id and rank.
     """
+    breakdowns, slowdowns = measured.results.of(breakdown), measured.results.of(overlap_slowdown)
     of_rank = {result.rank: result for result in breakdowns}
     slowed = {result.rank: result.per_step_at_most_ns for result in slowdowns}
     most: dict[str, float] = {}
@@ -168,7 +172,7 @@ def _at_most(saving: Saving, most_ns: int) -> Saving:
     return replace(saving, **limits)
 
 
-def _goes_ns(finding: Finding, breakdown: BreakdownResult, elsewhere_ns: int) -> float:
+def _goes_ns(finding: Finding, of_rank: BreakdownResult, elsewhere_ns: int) -> float:
     """Return the time that a finding involves in the mean step of its rank.
 
     `elsewhere_ns`: what it costs in phases whose steps are not counted.
@@ -177,13 +181,13 @@ def _goes_ns(finding: Finding, breakdown: BreakdownResult, elsewhere_ns: int) ->
         return finding.saving.high_ns or 0
     part = FINDINGS[finding.id].part
     if part is not None:
-        return mean_ns(breakdown, MEASURES[part])
+        return mean_ns(of_rank, MEASURES[part])
     # At most all of the impact lies in steady steps.
-    return max(finding.impact_ns - elsewhere_ns, 0) / max(len(counted_steps(breakdown)), 1)
+    return max(finding.impact_ns - elsewhere_ns, 0) / max(len(counted_steps(of_rank)), 1)
 
 
 def _waits_ns(
-    breakdown: BreakdownResult,
+    of_rank: BreakdownResult,
     breakdowns: Sequence[BreakdownResult],
     slowdowns: Sequence[OverlapSlowdownResult],
 ) -> float:
@@ -194,16 +198,16 @@ def _waits_ns(
     """
     if not any(rank.has_peer_copies for rank in slowdowns):
         return 0
-    others = sum(mean_ns(rank, "communication_ns") for rank in breakdowns if rank is not breakdown)
-    return min(mean_ns(breakdown, "idle_ns"), others)
+    others = sum(mean_ns(rank, "communication_ns") for rank in breakdowns if rank is not of_rank)
+    return min(mean_ns(of_rank, "idle_ns"), others)
 
 
-def _bound(finding: Finding, breakdown: BreakdownResult | None, goes_ns: float, why: str) -> Saving:
-    if breakdown is None:
+def _bound(finding: Finding, of_rank: BreakdownResult | None, goes_ns: float, why: str) -> Saving:
+    if of_rank is None:
         return Saving.unknown(f"the time of rank {finding.rank} was not measured")
-    most = [ceil((1 + RESOLUTION) * goes_ns), step_ns(breakdown)]
+    most = [ceil((1 + RESOLUTION) * goes_ns), step_ns(of_rank)]
     if finding.part_of is not None:  # a wait: nearly all of it is in another finding, none computes
-        most.append(_beyond_compute_ns(breakdown))
+        most.append(_beyond_compute_ns(of_rank))
     limited_by = None if finding.saving is None else finding.saving.limited_by
     if limited_by is not None:
         why = f"no replay can remove it: the limit is {limited_by}"
