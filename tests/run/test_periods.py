@@ -137,6 +137,23 @@ def test_what_comes_between_is_one_long_period() -> None:
     assert begins(found) == [(1, [1, 31])]
 
 
+@pytest.mark.parametrize(
+    ("before", "other", "after", "distances"),
+    [
+        ([*range(50)] * 9, [*range(60, 120)], [*range(50)] * 11, [50, 110]),  # an evaluation
+        ([*range(50)] * 9, [7] * 60, [*range(50)] * 11, [50, 110]),  # more in one step
+        ([*range(50)] * 9 + [*range(30)], [7] * 60, [*range(30, 50)] + [*range(50)] * 9, [50, 110]),
+        ([*range(50)] * 9, [*range(60, 160)] * 4, [*range(50)] * 9, None),  # too much else
+    ],
+)
+def test_what_interrupts_periods_once(
+    before: list[int], other: list[int], after: list[int], distances: list[int] | None
+) -> None:
+    """Neither part alone is most of the program; the same periods on both sides are one phase."""
+    found = begins(find_periods(items([*before, *other, *after], gap_before=0)))
+    assert found == ([] if distances is None else [(50, distances)])
+
+
 def test_phases_one_after_the_other() -> None:
     first, second = drawn(20, 9) * 100, drawn(33, 9, 1, first=100) * 80
     found = find_periods(items([200, 201, *first, 202, *second]))

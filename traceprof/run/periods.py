@@ -3,7 +3,8 @@
 The program is a sequence of names (kernel, grid and block). Its period is the shortest lag at which
 at least 95 % of the names recur; candidates are the commonest distances between returns of rare
 names, since there are too many lags to try all. Where no lag fits everything, the longest part
-that repeats itself is a phase, and what comes before and after is searched alone.
+that repeats itself is a phase, and what comes before and after is searched alone. Where phases do
+not cover the program, periods like those of the longest one are searched everywhere.
 """
 
 from __future__ import annotations
@@ -204,6 +205,7 @@ MIN_COVERED = 0.8
 """Of the operations' time: periods that cover less are not what the program does."""
 _MIN_RETURNS_OF_A_PHASE = 10  # where there are several, one after the other
 _MAX_PHASES = 4
+_MAX_INTERRUPTIONS = 0.05  # of the periods of a phase; more are no interruptions
 _MIN_PHASE = 0.02  # of the time: what is shorter between phases is not searched
 _MIN_REGULAR = 0.9  # of the distances between returns are one period
 _TOLERANCE = 0.05  # of a period: returns that far apart are one
@@ -250,11 +252,51 @@ def find_periods(items: Items) -> Periods | None:
     num = len(items.signature)
     if num < MIN_RETURNS:
         return None
-    phases = _disjoint(items, _phases(items, 0, num, _MAX_PHASES))
+    found = _phases(items, 0, num, _MAX_PHASES)
+    phases = _disjoint(items, found)
     covered = sum(_time(items, phase.first, phase.stop) for phase in phases)
-    if not phases or covered < MIN_COVERED * _time(items, 0, num):
-        return None
-    return Periods(items, tuple(phases))
+    if covered < MIN_COVERED * _time(items, 0, num):
+        phases = _interrupted(items, found)
+    return Periods(items, tuple(phases)) if phases else None
+
+
+def _interrupted(items: Items, phases: Sequence[Phase]) -> list[Phase]:
+    """One phase of all periods like those of the longest one, where hardly anything else runs.
+
+    What comes between them, such as an evaluation or one step with more in it, ends a phase; here
+    it is the end of the period before it.
+    """
+    if not phases:
+        return []
+    names, longest = items.signature, max(phases, key=lambda phase: phase.stop - phase.first)
+    lag = longest.lag
+    whole = longest.begins[:-1][np.diff(longest.begins) == lag]
+    if lag == 1 or not len(whole):  # an operation that is common has no period
+        return []
+    middle = int(whole[len(whole) // 2])
+    pattern = names[middle : middle + lag]
+    _, place, count = np.unique(pattern, return_inverse=True, return_counts=True)
+    once = np.flatnonzero(count[place] == 1)
+    if not len(once):
+        return []
+    begins = np.flatnonzero(names == pattern[once[0]]) - once[0]
+    begins = begins[begins >= 0]
+    begins = begins[names[begins] == pattern[0]]
+    if len(begins) * lag > 2 * len(names):
+        return []
+    around = np.concatenate((np.full(lag, -1), names.astype(np.int64), np.full(lag, -1)))
+    rows = begins[:, np.newaxis] + np.arange(lag)
+    before, after = ((around[rows + shift] == pattern).mean(axis=1) for shift in (0, lag))
+    whole = begins[after >= MIN_MATCH]
+    spent = np.append(0, np.cumsum(items.end_ns - items.start_ns))
+    whole_ns = int((spent[np.minimum(whole + lag, len(names))] - spent[whole]).sum())
+    num_between = np.count_nonzero(np.diff(whole) != lag)
+    most = max(_MAX_PHASES - 1, _MAX_INTERRUPTIONS * len(whole))
+    if len(whole) < MIN_RETURNS or num_between > most or whole_ns < MIN_COVERED * spent[-1]:
+        return []
+    begins, match = begins[np.maximum(before, after) >= _MIN_OWN], float(after.mean())
+    last = _end_of_last(names, begins, lag)
+    return [Phase(lag, int(begins[0]), begins, last, match)]
 
 
 def _time(items: Items, first: int, stop: int) -> int:

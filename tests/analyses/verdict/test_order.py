@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reference.expert_orders import EXPERT_ORDERS
-from tests.support.builders import US, TraceBuilder
+from tests.support.builders import US, How, TraceBuilder
 from tests.support.selection import long_after
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES, analysis_of, result_of
 from traceprof.analyses.verdict.headline import as_parts, in_order
@@ -286,6 +286,25 @@ def test_compute_is_named_before_a_cause_that_gains_little(
     begin = "Compute takes 94.6 % of the iteration, mostly sweep. The GPU idles 5.4 %"
     assert said.problem.startswith(begin if dominates else "The GPU idles 17.6 %")
     assert len(" ".join(said.lines).split()) <= MAX_WORDS
+
+
+@pytest.mark.parametrize(("num_ranks", "is_known"), [(1, False), (2, True)])
+def test_waits_that_are_not_known_weaken_the_verdict(
+    tmp_path: Path, num_ranks: int, is_known: bool
+) -> None:
+    """Of one rank of several nothing shows how long its collectives wait."""
+    trace, reduced = TraceBuilder(), "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(void*)"
+    for step in range(20):
+        for rank in range(num_ranks):
+            at, how = step * 1_000 * US, How(pid=1000 + rank, device=rank)
+            how["launch"] = at - 9 * US, at - 8 * US
+            trace.kernel(at, at + 500 * US, "gemm(float*)", **how)
+            how["launch"], how["stream"] = (at - 7 * US, at - 6 * US), 20
+            trace.kernel(at + 502 * US, at + 990 * US, reduced, **how)
+    said = three_lines(result_of(trace.write(tmp_path)))
+    assert said is not None
+    assert "Communication" in said.problem
+    assert (said.trust == "waits for other ranks are not known") is not is_known
 
 
 def test_what_may_be_in_order_stands_before_nothing_that_is_more() -> None:

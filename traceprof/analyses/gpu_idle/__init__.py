@@ -406,7 +406,7 @@ def _advice(result: GpuIdleResult) -> list[str]:
     lines: list[str] = []
     if result.why_unknown is not None:
         why = result.why_unknown
-        lines.append(f"Not all causes can be known: {why.reason}; {why.how_to_collect}")
+        lines.append(f"Record what shows the other causes: {why.how_to_collect}; {why.reason}")
     main = result.main_causes
     if result.other_in_step is not None:  # then what happened in other steps comes last
         main = sorted({result.other_in_step, *main}, key=lambda cause: -result.in_step[cause])

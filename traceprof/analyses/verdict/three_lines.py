@@ -505,6 +505,8 @@ def small_fixes(findings: Sequence[Finding]) -> str | None:
 def _place(finding: Finding) -> str:
     # Optimizer.step#Adam.step
     name = re.sub(r"#[A-Za-z_]\w*\.\S*\Z", "", one_line(str(finding.metrics.get("host_in") or "")))
+    if len(name) > _MAX_PLACE:  # the operator without its line
+        name = name.partition(" in ")[0]
     if not name or len(name) > _MAX_PLACE:
         name = (
             "" if finding.metrics.get("step_cause") else one_line(finding.place or "", _MAX_PLACE)
@@ -605,6 +607,8 @@ def _doubts(analysis: RunResult, headline: Headline, first: Finding | None) -> I
         num = headline.lengths.num_steps
         yield "one step" if num == 1 else f"only {counted(num, 'step')}"
     formats = {report.format for report in analysis.run.reports}
+    if first is not None and first.metrics.get("waiting_ns", 0) is None:
+        yield "waits for other ranks are not known"
     if KINETO_FORMAT in formats and first is not None and cause_of(first) == "launch_bound":
         yield "torch.profiler slows launching"
     if analysis.failed:
