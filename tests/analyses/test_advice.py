@@ -35,14 +35,14 @@ def finding(path: Path, id_: str) -> Finding:
     return next(one for one in analysis.result.findings if one.id == id_)
 
 
-def idle_in(name: str, folder: Path, runs: str = TORCH) -> Finding:
-    """Return the idle time of a program of PyTorch whose host is in a range between kernels."""
+def idle_in(*names: str, folder: Path, runs: str = TORCH) -> Finding:
+    """Return the idle time of a program of PyTorch whose host is in ranges between kernels."""
     events = []
     for number in range(8):
         begin = 1000 + 10_000 * number
         events += [
             annotation(f"ProfilerStep#{number}", begin - 10, begin + 9_900),
-            annotation(name, begin + 1_000, begin + 9_000),
+            annotation(names[number % len(names)], begin + 1_000, begin + 9_000),
             call(begin, begin + 5, number=number + 1),
             kernel(begin + 10, begin + 500, name=runs, number=number + 1),
         ]
@@ -51,7 +51,7 @@ def idle_in(name: str, folder: Path, runs: str = TORCH) -> Finding:
 
 @pytest.mark.parametrize("kind", BY_PLACE)
 def test_code_of_the_host_by_its_place(kind: PlaceKind, tmp_path: Path) -> None:
-    found = idle_in(RANGES[kind], tmp_path)
+    found = idle_in(RANGES[kind], folder=tmp_path)
     assert found.metrics["host_code_ns"] == pytest.approx(7 * 8 * MS, rel=0.02)
     assert found.advice[0] == BY_PLACE[kind][0]
     assert found.place == RANGES[kind]
@@ -59,23 +59,13 @@ def test_code_of_the_host_by_its_place(kind: PlaceKind, tmp_path: Path) -> None:
 
 
 def test_one_place_has_several_numbers(tmp_path: Path) -> None:
-    """Ten steps, in which the host is in one of `load layer 0` to `load layer 4` each."""
-    events = []
-    for number in range(10):
-        begin = 1000 + 10_000 * number
-        events += [
-            annotation(f"ProfilerStep#{number}", begin - 10, begin + 9_900),
-            annotation(f"load layer {number % 5}", begin + 1_000, begin + 9_000),
-            call(begin, begin + 5, number=number + 1),
-            kernel(begin + 10, begin + 500, number=number + 1),
-        ]
-    found = finding(write(tmp_path / "trace.json", events), "gpu-idle")
+    found = idle_in(*(f"load layer {number}" for number in range(4)), folder=tmp_path)
     assert found.place == "load layer #"
 
 
 def test_a_fused_optimizer_is_not_advised_where_one_runs(tmp_path: Path) -> None:
     fused = "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>>()"
-    found = idle_in(RANGES[PlaceKind.OPTIMIZER], tmp_path, fused)
+    found = idle_in(RANGES[PlaceKind.OPTIMIZER], folder=tmp_path, runs=fused)
     assert found.metrics["host_code_ns"] == pytest.approx(7 * 8 * MS, rel=0.02)
     assert found.advice
     assert not any("fused=True" in line for line in found.advice)
@@ -83,14 +73,14 @@ def test_a_fused_optimizer_is_not_advised_where_one_runs(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["evaluate, all ranks", "save (shard 1, of 4)"])
 def test_the_verdict_names_a_range_in_full(name: str, tmp_path: Path) -> None:
-    idle_in(name, tmp_path)
+    idle_in(name, folder=tmp_path)
     result = closed_analysis(tmp_path / "trace.json").result
     assert f"({name})." in known(known(document(result).headline).verdict).problem
 
 
 @pytest.mark.parametrize("loader", BY_LOADER)
 def test_loaders_by_the_class_of_their_iterator(loader: str, tmp_path: Path) -> None:
-    found = idle_in(f"enumerate(DataLoader)#{loader}.__next__", tmp_path)
+    found = idle_in(f"enumerate(DataLoader)#{loader}.__next__", folder=tmp_path)
     assert found.metrics["data_loading_ns"] == pytest.approx(7 * 8 * MS, rel=0.02)
     assert found.advice[: len(BY_LOADER[loader])] == BY_LOADER[loader]
 

@@ -101,6 +101,13 @@ def test_a_block_stands_for_its_calls(
     assert (use.communicator, use.bytes) == ("group 7", num_bytes)
 
 
+def test_a_call_of_unknown_kind_fits_any_kernel(tmp_path: Path) -> None:
+    builder = prepare(TraceBuilder(), schemas=())
+    label(builder, "permute bytes=8 group=0 size=4 seq=0", 0, 10)
+    (use,) = result(builder.kernel(500, 600, SCATTER, launch=(3, 5)), tmp_path).uses
+    assert (use.operation, use.communicator, use.bytes) == ("ReduceScatter", "group 0", 8)
+
+
 def test_rates_need_sizes_and_ranks(tmp_path: Path) -> None:
     builder = prepare(TraceBuilder())
     call(builder, "ncclAllReduce", 0, 10, 7, 1000)
