@@ -34,7 +34,6 @@ _OFTEN = {"ddp", "gloo"}
 
 
 def _tables(db: Database, column: str) -> list[str]:
-    """Return the tables with a column."""
     names = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     return [
         quote(name)

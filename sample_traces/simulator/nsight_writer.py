@@ -329,8 +329,6 @@ class NsightWriter:
 
 
 class _Column(Record, frozen=True):
-    """A column of a table."""
-
     name: str  # in the schema
     declaration: str  # in SQL
     default: str  # the value of rows without one, in SQL

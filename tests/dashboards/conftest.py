@@ -146,7 +146,6 @@ def tabs() -> list[Page]:
 
 @pytest.fixture
 def page(context: BrowserContext, tabs: list[Page], blank: str) -> Iterator[Page]:
-    """Return an empty page."""
     opened = tabs.pop() if tabs else context.new_page()
     errors: list[str] = []
 

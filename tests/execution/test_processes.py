@@ -60,7 +60,6 @@ def analysed(export: Path, jobs: int) -> tuple[str, int]:
 
 
 def analysed_in_child(export: Path, listener: RowCount) -> str:
-    """Return the result of an analysis in a child."""
     with analyze_in_child(export, listener=listener) as future:
         analysis = future.result()
     with closing(analysis):

@@ -77,7 +77,6 @@ def resnet(*, channels_last: bool = False) -> tuple[Any, Any]:
 
 
 def images(model: Any, optimizer: Any, batch: Tensor) -> Tensor:
-    """Train with a batch of images."""
     return train(optimizer, lambda: model(batch).float().square().mean())
 
 

@@ -38,8 +38,6 @@ _SERVES = re.compile(r"execute_(?:\d+_)?context_|\Astep\[[A-Z_]+ bs=")
 
 
 class Rows(NamedTuple):
-    """Rows of one report."""
-
     kernels: "Counter[str]"  # ns, by name
     in_graphs: int  # number of kernels that graphs launched
     alone: int  # number of the other kernels

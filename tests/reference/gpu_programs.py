@@ -76,7 +76,6 @@ class Program:
         return {name: ASSUMED[name] for name in self.assumptions.split()}
 
     def run(self, seed: int, change: Change | None = None, num_steps: int = NUM_STEPS) -> Machine:
-        """Run it, as it is or changed."""
         machine = Machine(
             change or Change(), slowdown=self.slowdown, queue_limit=self.queue_limit,
             is_labelled=self.is_labelled,

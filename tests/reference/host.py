@@ -55,8 +55,6 @@ def is_read(operation: Operation) -> bool:
 
 
 class RankReference:
-    """The answers for one rank."""
-
     def __init__(self, export: Export, process: int, device: int) -> None:
         self.has_calls = "CUPTI_ACTIVITY_KIND_RUNTIME" in export.tables
         self.operations = export.ranks[process, device]

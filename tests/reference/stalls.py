@@ -32,8 +32,6 @@ class Stall(NamedTuple):
 
 
 class ProcessStalls:
-    """The stalls of a process."""
-
     def __init__(self, evidence: Evidence, process: int) -> None:
         self.evidence, self.process = evidence, process
         export = evidence.export

@@ -184,7 +184,6 @@ def expected(
     rank: Rank, window: Span, category: Callable[[str], str], steps: Sequence[int],
     optimizer: list[Span] | None, *, is_whole: bool,
 ) -> Expected:  # fmt: skip
-    """The numbers of one rank in a window."""
     chains = chains_of(rank, window, category, steps, optimizer, is_whole=is_whole)
 
     def measure(operations: list[Operation]) -> int:

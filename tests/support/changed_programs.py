@@ -206,7 +206,6 @@ class Pair:
         return f"{self.program}:{self.assume}"
 
     def setup(self, seed: int) -> Setup:
-        """Return the program."""
         build = self.build or SCENARIOS[self.program].build
         return build(np.random.default_rng(seed))
 

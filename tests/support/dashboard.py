@@ -51,7 +51,6 @@ def named(tree: Any, kind: str) -> list[Any]:
 
 
 def charts(tree: Any) -> list[dict[str, Any]]:
-    """Return what the charts of a tree are to draw."""
     written = (getattr(component, "data-plots", None) for component in components(tree))
     return [json.loads(drawn) for drawn in written if drawn is not None]
 
@@ -61,7 +60,6 @@ Event = tuple[int, int, str]
 
 @contextmanager
 def timelines(trace: TraceBuilder, folder: Path) -> Iterator[list[RankTimeline]]:
-    """Write a trace and yield the timelines of its ranks."""
     with analysis_of(trace.write(folder)) as analysis:
         steps = {row.rank: row.steps for row in analysis.result.breakdown}
         yield [with_host(read_gpu(rank, steps.get(rank.rank, ()))) for rank in analysis.run.ranks]

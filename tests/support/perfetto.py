@@ -50,7 +50,6 @@ class ReadTrace:
         return sorted(events, key=lambda event: (event.start_ns, event.end_ns))
 
     def all_below(self, process: int) -> list[int]:
-        """Return all tracks below a process."""
         below = [process]
         for track in below:
             below += [child for child, parent in self.parents.items() if parent == track]

@@ -165,7 +165,6 @@ class Crashes:
         self._said[name] = "\n".join(lines)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print it."""
         for name, said in self._said.items():
             terminalreporter.section(f"worker {name} crashed")
             terminalreporter.write_line(said)

@@ -23,7 +23,6 @@ COLUMNS = st.lists(NUMBERS, max_size=20)
 
 
 def built(numbers: list[int], part: int = 3) -> Column:
-    """Return a column that is filled part by part."""
     builder = ColumnBuilder()
     for begin in range(0, len(numbers), part):
         builder.append(np.array(numbers[begin : begin + part], np.int64))

@@ -264,8 +264,6 @@ def simulate_run(
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """The output of a run."""
-
     folder: Path  # of the reports
     command: str  # that reproduces them
     schema_version: str  # of the exports

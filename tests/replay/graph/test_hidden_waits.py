@@ -157,7 +157,6 @@ _ASKED = ("kernel:gemm=0.5x", "no-sync", "no-data-loading", "link=2x")
 
 
 def answers(machine: Machine, folder: Path) -> tuple[Answer, ...]:
-    """Return the answers to `_ASKED`."""
     run = machine.write(folder / "run.sqlite")
     return traceprof.whatif(run, assume=_ASKED).whatif.answers[: len(_ASKED)]
 

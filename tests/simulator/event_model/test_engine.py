@@ -66,7 +66,6 @@ def run(
     limit: int = 1024,
     latencies: Latencies = NONE,
 ) -> Result:
-    """Run a program for each process."""
     simulation = Simulation(
         slowdown=slowdown, queue_limit=limit, latencies=latencies, range_cost_ns=1
     )
