@@ -103,7 +103,7 @@ class Address:
 
 
 def _query(source: Address | Scope, keys: Iterable[str]) -> str:
-    values = ((key, _written(getattr(source, _field(key)))) for key in keys)
+    values = ((key, _written(getattr(source, _FIELDS.get(key, key)))) for key in keys)
     query = urlencode({key: value for key, value in values if value is not None})
     return query.replace("%2C", ",")
 
@@ -112,10 +112,6 @@ def _written(value: object) -> object:
     if isinstance(value, Scope):
         return value.query()
     return (",".join(map(str, value)) or None) if isinstance(value, tuple) else value
-
-
-def _field(key: str) -> str:
-    return _FIELDS.get(key, key)
 
 
 def parse(path: object, query: object) -> Address:
@@ -140,9 +136,10 @@ def _values(query: str, keys: Collection[str]) -> dict[str, Any]:
         raise _unreadable("query", str(error)) from error
     values: dict[str, Any] = {}
     for key, text in pairs:
+        field = _FIELDS.get(key, key)
         if key not in keys:
             raise _unreadable(key, f"it is none of {', '.join(keys)}")
-        if _field(key) in values:
+        if field in values:
             raise _unreadable(key, "it is given twice")
         form = PARAMETERS[key]
         if form.pattern is not None and re.fullmatch(form.pattern, text) is None:
@@ -150,7 +147,7 @@ def _values(query: str, keys: Collection[str]) -> dict[str, Any]:
         if len(text) > form.most:
             raise _unreadable(key, "it is too long")
         try:
-            values[_field(key)] = form.read(text)
+            values[field] = form.read(text)
         except ValueError as error:
             raise _unreadable(key, str(error)) from error
     return values

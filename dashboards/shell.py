@@ -135,12 +135,9 @@ def caption(view: View, title: str) -> str:
     shown = {rank.report for rank in view.ranks} or range(len(view.analysis.run.traces))
     names = [view.report_name(report) for report in shown]
     reports = names[0] if len(names) == 1 else counted(len(names), "report")
-    parts = [
-        f"{title} of {reports}",
-        ranks_text(view.numbers) if view.numbers else "",
-        *_steps(view),
-    ]
-    return " · ".join([*filter(None, parts), f"traceprof {__version__}"])
+    ranks = [ranks_text(view.numbers)] if view.numbers else []
+    version = f"traceprof {__version__}"
+    return " · ".join([f"{title} of {reports}", *ranks, *_steps(view), version])
 
 
 def _steps(view: View) -> list[str]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from dashboards.questions import ComparedSides
     from dashboards.view import View
-    from traceprof.documents.comparison import Comparison
+    from traceprof.documents.comparison import Comparison, KernelChange, ModuleChange
     from traceprof.reports.blocks import Section
 
 PATH = addresses.COMPARE
@@ -229,7 +229,7 @@ def _kernels(comparison: Comparison, section: Section) -> Component:
             kernel,
             before=_name(kernel.before),
             after=_name(kernel.after),
-            sure=sure(kernel.p_adjusted, is_significant=kernel.is_significant),
+            sure=sure(kernel),
         )
         for kernel in comparison.kernels
     ]
@@ -245,8 +245,8 @@ def _name(name: str | None) -> str:
     return "–" if name is None else one_line(kernel_title(name), _MAX_NAME)  # noqa: RUF001
 
 
-def sure(p_adjusted: float | None, *, is_significant: bool) -> str:
+def sure(change: KernelChange | ModuleChange) -> str:
     """Write whether a change is significant."""
-    if p_adjusted is None:
+    if change.p_adjusted is None:
         return "not known"
-    return "yes" if is_significant else "no"
+    return "yes" if change.is_significant else "no"

@@ -316,28 +316,26 @@ def _row(
 
 def _places(view: View, uses: Sequence[KernelSum]) -> dict[str, str]:
     """Return the timeline's address of the first kernel of each name, on its slowest rank."""
-    by_rank: dict[int, list[str]] = {}
-    for use in uses:
-        by_rank.setdefault(use.worst[0], []).append(use.name)
+    first: dict[int, dict[str, tuple[int, int, int]]] = {}
     places = {}
-    for number, names in by_rank.items():
-        rank, clock = view.rank(number), view.clock.rank(number)
-        first = first_of_each(
-            rank, *view.window(number, rank.window.start_ns, rank.window.end_ns + 1)
+    for use in uses:
+        number = use.worst[0]
+        if number not in first:
+            rank = view.rank(number)
+            span = view.window(number, rank.window.start_ns, rank.window.end_ns + 1)
+            first[number] = first_of_each(rank, *span)
+        own_start, own_end, index = first[number][use.name]
+        start, end = map(view.clock.rank(number).at, (own_start, own_end))
+        margin = max(end - start, 500)
+        place = view.address.to_place(
+            addresses.TIMELINE,
+            rank=(number,),
+            start_ns=start - margin,
+            end_ns=end + margin,
+            select=f"{number}.{OPERATION}.{index}",
+            search=function_name(use.name)[:_MAX_NAME],
         )
-        for name in names:
-            own_start, own_end, index = first[name]
-            start, end = clock.at(own_start), clock.at(own_end)
-            margin = max(end - start, 500)
-            place = view.address.to_place(
-                addresses.TIMELINE,
-                rank=(number,),
-                start_ns=start - margin,
-                end_ns=end + margin,
-                select=f"{number}.{OPERATION}.{index}",
-                search=function_name(name)[:_MAX_NAME],
-            )
-            places[name] = place.href()
+        places[use.name] = place.href()
     return places
 
 
@@ -432,6 +430,4 @@ def _module_row(use: ModuleUse, whole_ns: int) -> dict[str, Any]:
 def _change(change: ModuleChange | None) -> dict[str, Any]:
     if change is None:
         return {}
-    return record(
-        _COMPARED, change, sure=sure(change.p_adjusted, is_significant=change.is_significant)
-    )
+    return record(_COMPARED, change, sure=sure(change))

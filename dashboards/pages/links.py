@@ -160,7 +160,6 @@ def _listed(
     columns: Sequence[Column],
     rows: Sequence[tuple[int, LinkUse | CounterUse]],
 ) -> Component | None:
-    """Return a table of links, by rank; None without any."""
     entries = [
         record(
             columns,

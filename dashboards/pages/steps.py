@@ -251,20 +251,12 @@ class StepBars(NamedTuple):
 
 
 def step_bars(result: BreakdownResult) -> StepBars:
-    """Group the steps of a rank into at most MAX_BARS bars."""
-    steps = result.steps
-    numbers = np.array([step.number for step in steps], np.int64)
-    if (np.diff(numbers) <= 0).any():  # where numbers come again, the order counts
-        numbers = np.arange(len(numbers))
+    """Group the steps of a rank, which must have some, into at most MAX_BARS bars."""
+    grid, steps = step_grid([result]), result.steps
+    first, stop = grid.first[0], grid.last[0] + 1
     parts = np.array(
         [[getattr(step.measures, measure) for measure, *_ in PARTS] for step in steps], np.float64
-    ).reshape(-1, len(PARTS))
-    windows = step_times(steps)[1].astype(np.float64)
-    first = group_starts(len(steps), MAX_BARS)
-    stop = np.append(first[1:], len(steps))[: len(first)]
-    if len(first) == 0:
-        nothing = np.empty(0)
-        return StepBars(first, stop, nothing, [], parts, nothing, nothing)
+    )
     label = [
         f"step {steps[a].number}"
         if b == a + 1
@@ -274,11 +266,11 @@ def step_bars(result: BreakdownResult) -> StepBars:
     return StepBars(
         first=first,
         stop=stop,
-        position=(numbers[first] + numbers[stop - 1]) / 2,
+        position=grid.position,
         label=label,
         parts_ns=np.add.reduceat(parts, first) / (stop - first)[:, None],
-        longest_ns=np.maximum.reduceat(windows, first),
-        shortest_ns=np.minimum.reduceat(windows, first),
+        longest_ns=grid.longest_ns[0],
+        shortest_ns=np.minimum.reduceat(step_times(steps)[1].astype(np.float64), first),
     )
 
 

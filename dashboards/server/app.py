@@ -176,7 +176,6 @@ def _shown(**_: object) -> Component | None:
 
 
 def _address() -> Address:
-    """Return the address for which a callback is called, by Dash or by ours."""
     asked = {**ctx.inputs, **ctx.states}
     return parse(asked[shell.PATHNAME], asked[shell.SEARCH] or "")
 

@@ -187,7 +187,6 @@ class DashboardServer:
         wasyncore.close_all(connections)
 
     def _application_of(self, analysis: Analysis | None) -> Application:
-        """Return what shows an analysis, or how far it is."""
         from dashboards.server.app import create_app  # noqa: PLC0415  (half a second)
 
         progress = self.progress if analysis is None else None

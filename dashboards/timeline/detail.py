@@ -63,12 +63,11 @@ def waiting_for(timeline: RankTimeline, index: int) -> list[int]:
     waits = None if timeline.rank.device is None else stream_waits(timeline.rank)
     if waits is None:
         return []
-    next_ones = []
-    for at in np.flatnonzero(waits.operation == index).tolist():
-        after = _first_after(timeline, int(waits.stream[at]), int(waits.place[at]))
-        if after is not None and after not in next_ones:
-            next_ones.append(after)
-    return next_ones
+    next_ones = (
+        _first_after(timeline, int(waits.stream[at]), int(waits.place[at]))
+        for at in np.flatnonzero(waits.operation == index).tolist()
+    )
+    return list(dict.fromkeys(one for one in next_ones if one is not None))
 
 
 def awaited_by(timeline: RankTimeline, index: int) -> list[int]:

@@ -193,7 +193,6 @@ def with_host(timeline: RankTimeline, stalls: RankStalls | None = None) -> RankT
 def _threads(
     rank: Rank, clock: RankClock, ranges: RangeTable | None
 ) -> tuple[list[Track], list[Track]]:
-    """Return the rows of the busiest threads, and those of the others."""
     rows = _rows_by_thread(rank, clock, ranges)
 
     def busyness(thread: int) -> tuple[int, int, int]:

@@ -124,7 +124,6 @@ class Column:
         return round(max(head, cell + _CELL_PADDING, _MIN_WIDTH))
 
     def _text(self, value: float | str | None) -> str:
-        """Return a value as the table shows it."""
         if self.decimals is None or isinstance(value, str):
             return "" if value is None else str(value)
         if value is None:

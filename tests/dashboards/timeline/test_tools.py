@@ -130,7 +130,7 @@ def test_a_search_lists_what_it_finds(timeline: Timeline) -> None:
     timeline.press("/")
     page.keyboard.type("AllReduce kind:communication > 100 us")
     page.keyboard.press("Escape")
-    page.keyboard.press("l")
+    page.get_by_role("button", name="all matches in a list").click()
     timeline.wait_for("t.search.listed?.is_all")
     table = page.get_by_role("table", name="what is found")
     head = table.get_by_role("columnheader", name="sort by duration")
