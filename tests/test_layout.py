@@ -148,7 +148,7 @@ def test_the_count_sees_texts_and_no_docstrings(tmp_path: Path) -> None:
     module = tmp_path / "m.py"
     module.write_text('"""Of Nsight."""\nHOW = f"nsys {1} profile"\nX = 1\n"""nsys"""\n')
     assert [text for _, text in texts_of(module) if NAMES.search(text)] == ["nsys "]
-    known = ROOT / "traceprof" / "trace" / "nsight" / "parts.py"
+    known = ROOT / "traceprof" / "trace" / "nsight" / "metadata.py"
     assert [text for _, text in texts_of(known) if NAMES.search(text)]
 
 
