@@ -29,6 +29,7 @@ from traceprof.findings import Finding, NotApplicable
 from traceprof.host.host_code import read_host_ranges
 from traceprof.host.places import place_ranges
 from traceprof.run.guard import collected_failures, optional
+from traceprof.run.host_clock import aligned
 from traceprof.run.opening import summarize_report
 from traceprof.run.steady_steps import other_phases
 from traceprof.run.summary import FailedReport, RankInfo, close_on_error, try_report
@@ -181,19 +182,27 @@ def _measured_file(
     task: Task, progress: ProgressOfAll | None, num_processes: int
 ) -> MeasuredReport:
     trace = open_trace(task.place, progress)
-    with close_on_error(trace), collected_failures() as failures:
-        with SectionReader(trace, progress, num_processes) as sections:
-            ranks = task.options.ranks_of(trace)
-            read_shared(ranks, sections, task.wanted)
-        measured = measure(trace, ranks, task.options, num_processes, task.wanted)
+    with close_on_error(trace):
+        reader = SectionReader(trace, progress, num_processes)
+        _, measured = measured_by(reader, trace, task.options, num_processes, task.wanted)
     trace.close()
-    facts = replace(measured.facts, path=task.path)
-    return replace(measured, facts=facts, failures=(*failures, *measured.failures))
+    return replace(measured, facts=replace(measured.facts, path=task.path))
 
 
-def read_shared(
-    ranks: Sequence[Rank], sections: SectionReader, wanted: Wanted | None = None
-) -> None:
+def measured_by(
+    reader: SectionReader, trace: Trace, options: Options, num_processes: int, wanted: Wanted | None
+) -> tuple[list[Rank], MeasuredReport]:
+    """Read a report's sections, and measure it; return its ranks, too."""
+    with collected_failures() as failures:
+        with reader:
+            ranks = options.opened_ranks_of(trace)
+            _read_shared(ranks, reader, wanted)
+            ranks = aligned(ranks)
+        measured = measure(trace, ranks, options, num_processes, wanted)
+    return ranks, replace(measured, failures=(*failures, *measured.failures))
+
+
+def _read_shared(ranks: Sequence[Rank], sections: SectionReader, wanted: Wanted | None) -> None:
     """Read into a report what all of its ranks need, so that it is not read twice."""
     sections.keep_all()
     for rank in ranks if wanted is None else ():  # else as far as anybody asks

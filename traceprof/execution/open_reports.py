@@ -6,15 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec import field, structs
+from msgspec import field
 
 from traceprof.analyses.verdict.measured_run import measured_run
 from traceprof.execution.children import ProgressOfAll
-from traceprof.execution.measuring import measure, read_shared
+from traceprof.execution.measuring import measured_by
 from traceprof.execution.options import Options, check_listener, checked, num_jobs
 from traceprof.execution.sections import SectionReader
-from traceprof.run.guard import collected_failures
-from traceprof.run.host_clock import aligned
 from traceprof.run.opening import Run, attach_ranks
 from traceprof.run.summary import FailedReport, close_on_error, try_report
 from traceprof.structs import Record
@@ -76,18 +74,16 @@ class Measurer(Record, frozen=True):
             traces: list[Trace] = []
             ranks: list[list[Rank]] = []
             for index, trace in enumerate(opened):
-                report: tuple[list[Rank], MeasuredReport] | FailedReport
                 if isinstance(trace, FailedReport):
                     reports.append(trace)
                     continue
-                measure_it = partial(self._measured, index, trace, wanted)
-                report = try_report(trace.path, measure_it)
+                report = try_report(trace.path, partial(self._measured, index, trace, wanted))
                 if isinstance(report, FailedReport):
                     reports.append(report)
                     continue
+                ranks.append(report[0])
                 reports.append(report[1])
                 traces.append(trace)
-                ranks.append(report[0])
             options = self.options
             measured = measured_run(reports, options.steps, options.time_range, wanted)
             return MeasuredReports(measured, attach_ranks(measured.run, traces, ranks))
@@ -99,23 +95,11 @@ class Measurer(Record, frozen=True):
         self, index: int, trace: Trace, wanted: Wanted | None
     ) -> tuple[list[Rank], MeasuredReport]:
         with close_on_error(trace):
-            with (
-                SectionReader(
-                    trace,
-                    self.progress,
-                    self.num_processes,
-                    index,
-                    self.held.get(index, ()),
-                    forwards=self.forwards,
-                ) as sections,
-                collected_failures() as failures,
-            ):
-                ranks = self.options.opened_ranks_of(trace)
-                read_shared(ranks, sections, wanted)
-                ranks = aligned(ranks)
-            measured = measure(trace, ranks, self.options, self.num_processes, wanted)
-            failed = (*failures, *measured.failures)
-            return ranks, structs.replace(measured, failures=failed)
+            held = self.held.get(index, ())
+            reader = SectionReader(
+                trace, self.progress, self.num_processes, index, held, forwards=self.forwards
+            )
+            return measured_by(reader, trace, self.options, self.num_processes, wanted)
 
 
 def close_reports(opened: Sequence[Trace | FailedReport]) -> None:
