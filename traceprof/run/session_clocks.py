@@ -105,40 +105,26 @@ def seeded(sessions: Sequence[Session], runs: Sequence[int] | None = None) -> Cl
         None if session.start_utc_ns is None and not session.is_utc else session.start_utc_ns or 0
         for session in sessions
     ]
-    known = [
-        start
-        for start, session in zip(starts, sessions, strict=True)
-        if start and not session.is_utc
-    ]
-    known += [
-        session.start_utc_ns for session in sessions if session.is_utc and session.start_utc_ns
-    ]
-    origin = min(known, default=0)
-    # Without a start, a report's times are taken as they are.
-    hosts = [
-        (
-            run,
-            session.host or f"{UNNAMED_MACHINES[0]} {index}",
-            None if start is not None and session.host else index,
-        )
-        for index, (session, start, run) in enumerate(
-            zip(sessions, starts, runs or [0] * len(sessions), strict=True)
-        )
-    ]
-    distinct = list(dict.fromkeys(hosts))
-    number = {host: index for index, host in enumerate(distinct)}
+    origin = min(filter(None, (session.start_utc_ns for session in sessions)), default=0)
+    hosts = []
+    for index, session in enumerate(sessions):
+        # Without a start, a report's times are taken as they are.
+        is_known = starts[index] is not None and session.host
+        name = session.host or f"{UNNAMED_MACHINES[0]} {index}"
+        hosts.append((runs[index] if runs else 0, name, None if is_known else index))
     first = {host: index for index, host in reversed([*enumerate(hosts)])}  # its first report
+    distinct = sorted(first, key=lambda host: first[host])
     return Clocks(
         seeds_ns=tuple(
             -origin if session.is_utc else (0 if start is None else start - origin)
             for session, start in zip(sessions, starts, strict=True)
         ),
-        host_of=tuple(number[host] for host in hosts),
+        host_of=tuple(map(distinct.index, hosts)),
         hosts=tuple(
-            MachineClock(name, "none", 0, 0.0, 0, None, 0)
-            if starts[first[run, name, index]] is None
-            else MachineClock(name, "session start", 0, 0.0, 0, NTP_NS, 0)
-            for run, name, index in distinct
+            MachineClock(host[1], "none", 0, 0.0, 0, None, 0)
+            if starts[first[host]] is None
+            else MachineClock(host[1], "session start", 0, 0.0, 0, NTP_NS, 0)
+            for host in distinct
         ),
         references=tuple(
             next(index for index, host in enumerate(distinct) if host[0] == run)
