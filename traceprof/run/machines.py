@@ -7,7 +7,10 @@ instead of those that boards of that name can; and the cores that the job could 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
 
 from traceprof.hardware import PCIE_X16
 from traceprof.patterns import lazy
@@ -16,10 +19,12 @@ from traceprof.structs import Record
 from traceprof.trace.model.operations import RankKey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from traceprof.trace.model.trace import Trace
+
+Known = TypeVar("Known")
 
 PREFIX, SUFFIX = "doctor-", ".json"
 NVLINK = lazy(r"NV(\d+)\Z")
@@ -137,24 +142,27 @@ def machine_beside(report: Path, host: str | None) -> MachineLinks | None:
 
     If the report does not name its host, the file counts only if it is the only one.
     """
-    try:
-        files = sorted(report.absolute().parent.glob(f"{PREFIX}*{SUFFIX}"))
-    except OSError:
-        return None
-    machines = [machine for file in files if (machine := _read(file)) is not None]
+    machines = [machine for _, machine in read_beside(report, PREFIX, SUFFIX, MachineLinks)]
     if host is not None:
         machines = [machine for machine in machines if machine.host == host]
     return machines[0] if len(machines) == 1 else None
 
 
-def _read(file: Path) -> MachineLinks | None:
-    """Read a file; None if `doctor` did not write it or it is damaged: then nothing is known."""
-    import msgspec  # noqa: PLC0415  (only where there is such a file)
+def read_beside(
+    report: Path, prefix: str, suffix: str, kind: type[Known]
+) -> Iterator[tuple[str, Known]]:
+    """Yield what stands beside a report in files of a kind, with the rest of each file's name.
 
+    Files that are damaged, or that somebody else wrote, are left out.
+    """
     try:
-        return msgspec.json.decode(file.read_bytes(), type=MachineLinks)
-    except (OSError, msgspec.MsgspecError):
-        return None
+        files = sorted(report.absolute().parent.glob(f"{prefix}*{suffix}"))
+    except OSError:
+        return
+    for file in files:
+        with suppress(OSError, msgspec.MsgspecError):
+            known = msgspec.json.decode(file.read_bytes(), type=kind)
+            yield file.name[len(prefix) : -len(suffix)], known
 
 
 def _place(bus: str) -> tuple[int, ...]:

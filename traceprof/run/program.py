@@ -65,18 +65,14 @@ def program_of(trace: Trace, process: int, kernel_names: Iterable[str]) -> Progr
     torch = _torch_evidence(trace, process, names)
     uses_mpi = process in trace.mpi_processes
     evidence = [*([torch] if torch else []), *(["calls of MPI"] if uses_mpi else [])]
-    uses_dali = any(map(_DALI.match, (*names, *trace.thread_names.values())))
-    uses_directives = any(map(_OF_DIRECTIVES.search, names))
-    is_fused = any(map(_FUSED_OPTIMIZER.search, names))
-    is_compiled = any(map(_COMPILED.match, names))
     return Program(
-        torch is not None,
-        uses_mpi,
-        uses_dali,
-        tuple(evidence),
-        uses_directives,
-        is_fused,
-        is_compiled,
+        is_pytorch=torch is not None,
+        uses_mpi=uses_mpi,
+        uses_dali=any(map(_DALI.match, (*names, *trace.thread_names.values()))),
+        evidence=tuple(evidence),
+        uses_directives=any(map(_OF_DIRECTIVES.search, names)),
+        has_fused_optimizer=any(map(_FUSED_OPTIMIZER.search, names)),
+        is_compiled=any(map(_COMPILED.match, names)),
     )
 
 

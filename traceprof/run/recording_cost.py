@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from traceprof.run.machines import read_beside
 from traceprof.structs import Record
 from traceprof.units import counted, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 SUFFIX = ".baseline.json"
@@ -33,6 +34,13 @@ class TimedSteps(Record, frozen=True):
     unrecorded_ns: tuple[int, ...]
     recorded_ns: tuple[int, ...]
     schema: Literal["traceprof.baseline/1"] = "traceprof.baseline/1"
+
+    @property
+    def is_sane(self) -> bool:
+        """Whether there are enough of each kind, and all are lengths."""
+        sides = self.unrecorded_ns, self.recorded_ns
+        is_sane = all(0 < ns < _MAX_NS for side in sides for ns in side)
+        return is_sane and min(map(len, sides)) >= MIN_STEPS
 
     @property
     def change(self) -> tuple[float, float]:
@@ -63,31 +71,14 @@ class TimedSteps(Record, frozen=True):
 
 def timed_beside(report: Path) -> tuple[TimedSteps, ...]:
     """Return the lengths of steps that processes of a report left beside it, by rank."""
-    try:
-        files = sorted(report.absolute().parent.glob(f"*{SUFFIX}"))
-    except OSError:
-        return ()
-    found: list[TimedSteps] = []
-    for file in files:
-        name = file.name.removesuffix(SUFFIX)
-        if report.name.startswith((f"{name}.", f"{_PROCESS.sub('', name)}.")):
-            found += _read(file)
+    found = [
+        timed
+        for name, timed in read_beside(report, "", SUFFIX, TimedSteps)
+        if report.name.startswith((f"{name}.", f"{_PROCESS.sub('', name)}.")) and timed.is_sane
+    ]
     return tuple(sorted(found, key=lambda timed: -1 if timed.rank is None else timed.rank))
 
 
 def longest(timed: Sequence[TimedSteps]) -> TimedSteps | None:
     """Return the rank whose steps are longest without a recorder; None without any."""
     return max(timed, key=lambda one: float(np.mean(one.unrecorded_ns)), default=None)
-
-
-def _read(file: Path) -> Iterator[TimedSteps]:
-    import msgspec  # noqa: PLC0415  (only where there is such a file)
-
-    try:
-        read = msgspec.json.decode(file.read_bytes(), type=TimedSteps)
-    except (OSError, msgspec.MsgspecError):
-        return
-    sides = read.unrecorded_ns, read.recorded_ns
-    is_sane = all(0 < ns < _MAX_NS for side in sides for ns in side)
-    if is_sane and min(map(len, sides)) >= MIN_STEPS:
-        yield read
