@@ -144,6 +144,7 @@ BAD = {
     "empty": (holding(b""), "the file is empty", "nsys export"),
     "text": (holding(b"start,end\n1,2\n"), "neither an SQLite database nor", "nsys export"),
     "noise": (holding(random.Random(1).randbytes(9999)), "neither an SQLite", "nsys export"),
+    "zip": (holding(b"PK\x03\x04" + b"\7" * 99), "a zip archive", "unzip"),
     "half a magic": (holding(b"SQLite for"), "cut short: 10 bytes", "copy it again"),
     "magic only": (holding(b"SQLite format 3\0"), "cut short: 16 bytes", "copy it again"),
     "no header": (holding(b"SQLite format 3\0" + bytes(999)), "not a database", "nsys export"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _SQLITE = b"SQLite format 3\x00"
 CAPTURE_SUFFIXES = (".nsys-rep", ".qdrep")
+_ZIP = b"PK\x03\x04"
 _UNPACK = {"gzip": "gunzip", "xz": "unxz", "zstd": "unzstd"}
 START_BYTES = 4096
 """The number of bytes by which a file is recognised."""
@@ -160,6 +161,8 @@ def _unreadable(start: bytes, unpacked: bytes | None) -> tuple[str, str]:
     from traceprof.trace.kineto.file import NAMES, packing
 
     name = NAMES.get(packing(start) or b"")
+    if start.startswith(_ZIP):
+        return "a zip archive", "unpack it with unzip, and give what is in it"
     if unpacked is None:
         return f"a damaged {name} file", f"copy it again, or {_GIVE_EXPORT}"
     if name is not None and unpacked.startswith((_SQLITE, NSYS_REP)):

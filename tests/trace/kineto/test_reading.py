@@ -22,6 +22,7 @@ from traceprof.trace.kineto import file as packing
 from traceprof.trace.kineto.events import EventDecoder, Kind, nanoseconds, nanoseconds_of_texts
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
 from traceprof.trace.model.operations import RankKey
+from traceprof.trace.model.parts import Part
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.model.trace import Trace
 from traceprof.trace.open import open_trace, reports_in
@@ -515,6 +516,22 @@ def test_launches_of_rocm_that_have_an_address_as_stream_are_read(tmp_path: Path
     kernels = next(iter(trace.operations.values())).kernels
     assert kernels.packed_stream.values.tolist() == [0, 7]
     assert not trace.notes
+
+
+@pytest.mark.parametrize(
+    ("events", "how"),
+    [
+        ([call(1, 2)], "call torch.cuda.synchronize()"),
+        ([call(1, 2), kernel(3, 9)], "torch.profiler.profile(activities="),
+        ([annotation("ProfilerStep#3", 5, 50)], "torch.profiler.profile(activities="),
+    ],
+)
+def test_how_operations_of_calls_are_recorded(
+    events: list[dict[str, Any]], how: str, tmp_path: Path
+) -> None:
+    """Calls show that GPU activity was asked for: something else kept the operations out."""
+    trace = opened(tmp_path / "x", text(events))
+    assert trace.how_to_collect(Part.GPU_OPERATIONS).startswith(how)
 
 
 def test_operators_and_functions_of_the_host(tmp_path: Path) -> None:

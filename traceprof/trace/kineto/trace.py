@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeTable
 
 _PROFILE = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
+_WHOLE = (
+    "call torch.cuda.synchronize() before torch.profiler ends, and run no other profiler beside it"
+    " (the host called CUDA or HIP, but no operation was written)"
+)
 _SYNC = (
     "torch.profiler.profile(…, experimental_config="
     "torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True))"
@@ -138,7 +142,6 @@ class KinetoTrace(Trace):
     """
 
     format = KINETO_FORMAT
-    how_to_collect = HOW_TO_COLLECT
 
     def __init__(self, path: Path, progress: Progress | None = None) -> None:
         """Read the trace.
@@ -264,6 +267,14 @@ class KinetoTrace(Trace):
     def api_calls(self, process: int) -> ApiCalls | None:
         is_own = process == self._process or self._api_calls is None
         return self._api_calls if is_own else NO_API_CALLS
+
+    @cached_property
+    def how_to_collect(self) -> HowToCollect:
+        """How to record each part; of calls without operations, what keeps these out."""
+        if self.operations or not self.holds(Part.API_CALLS):
+            return HOW_TO_COLLECT
+        texts = {**HOW_TO_COLLECT.texts, Part.GPU_OPERATIONS: _WHOLE}
+        return HowToCollect(HOW_TO_COLLECT.format_name, texts)
 
     def synchronizations(self, process: int) -> Synchronizations | None:
         return self._synchronizations if process == self._process else None
