@@ -19,7 +19,6 @@ from traceprof.recording.nvidia_smi import (
     gpu_paths,
     nearest_gpus,
     parse_gpus,
-    parse_numa_nodes,
     parse_nvlinks,
     parse_topology,
     payload_rate,
@@ -233,32 +232,34 @@ GPU 2: Tesla T4 (UUID: GPU-2)
 
 
 def test_matrix_of_a_new_version() -> None:
-    matrix, cards = parse_topology(NEW)
+    topology = parse_topology(NEW)
+    matrix, cards, _ = topology
     assert cards == {"NIC0": "mlx5_2", "NIC1": "mlx5_bond_0"}
     assert gpu_paths(matrix, 3) == (("X", "NV4", "SYS"), ("NV4", "X", "SYS"), ("SYS", "SYS", "X"))
-    assert nearest_gpus(matrix, cards) == {"mlx5_2": (0, 1), "mlx5_bond_0": (2,)}
-    assert parse_numa_nodes(NEW) == {0: 0, 1: 0, 2: 1}
+    assert nearest_gpus(topology) == {"mlx5_2": (0, 1), "mlx5_bond_0": (2,)}
+    assert parse_topology(NEW).numa_nodes == {0: 0, 1: 0, 2: 1}
 
 
 def test_matrix_of_an_old_version() -> None:
-    matrix, cards = parse_topology(OLD)
+    topology = parse_topology(OLD)
+    matrix, cards, _ = topology
     assert cards == {}
     assert gpu_paths(matrix, 2) == (("X", "PHB"), ("PHB", "X"))
-    assert nearest_gpus(matrix, cards) == {"mlx4_0": (1,)}
-    assert parse_numa_nodes(OLD) == {}
+    assert nearest_gpus(topology) == {"mlx4_0": (1,)}
+    assert parse_topology(OLD).numa_nodes == {}
 
 
 def test_one_gpu_and_unknown_nodes() -> None:
     assert gpu_paths(parse_topology(NO_CARDS)[0], 1) == (("X",),)
-    assert parse_numa_nodes(NO_CARDS) == {0: 0}
+    assert parse_topology(NO_CARDS).numa_nodes == {0: 0}
     assert gpu_paths(parse_topology(NOTHING_KNOWN)[0], 2) == (("X", "PHB"), ("PHB", "X"))
-    assert parse_numa_nodes(NOTHING_KNOWN) == {}
+    assert parse_topology(NOTHING_KNOWN).numa_nodes == {}
 
 
 @pytest.mark.parametrize("text", ["", "NVIDIA-SMI has failed\n", "GPU0\n", "\tGPU0\nGPU0\t?\n"])
 def test_what_is_no_matrix(text: str) -> None:
     assert gpu_paths(parse_topology(text)[0], 2) == (("", ""), ("", ""))
-    assert parse_numa_nodes(text) == {}
+    assert parse_topology(text).numa_nodes == {}
 
 
 def test_links() -> None:

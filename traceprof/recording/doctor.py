@@ -334,12 +334,11 @@ def store_throttling(folder: Path, before: Diagnosis) -> Path:
 
 def _hardware() -> tuple[list[Gpu], str, tuple[tuple[str, ...], ...], tuple[Card, ...]]:
     gpus, driver = nvidia_smi.gpus()
-    text = nvidia_smi.topology() if gpus else ""
-    matrix, names = nvidia_smi.parse_topology(text)
-    nodes = nvidia_smi.parse_numa_nodes(text)
+    topology = nvidia_smi.parse_topology(nvidia_smi.topology() if gpus else "")
+    nodes = topology.numa_nodes
     gpus = [msgspec.structs.replace(gpu, numa_node=nodes.get(gpu.index)) for gpu in gpus]
-    paths = nvidia_smi.gpu_paths(matrix, len(gpus)) if matrix else ()
-    cards = nvidia_smi.nearest_gpus(matrix, names)
+    paths = nvidia_smi.gpu_paths(topology.matrix, len(gpus)) if topology.matrix else ()
+    cards = nvidia_smi.nearest_gpus(topology)
     listed = {name: cards.get(name, ()) for name in (*network_cards(), *cards)}
     return gpus, driver, paths, tuple(Card(name, near) for name, near in sorted(listed.items()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -88,50 +88,32 @@ def payload_rate(gb_per_s: float) -> float:
     return gb_per_s
 
 
-def parse_topology(text: str) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """Read `nvidia-smi topo -m`, of any version.
+class Topology(NamedTuple):
+    """Paths between GPUs and network cards, as `nvidia-smi topo -m` gives them."""
 
-    Returns the path from each GPU and card to each other, and the names of cards that the matrix
-    only numbers (`NIC0`: `mlx5_0`).
-    """
+    matrix: dict[str, dict[str, str]]  # the path from each to each other
+    cards: dict[str, str]  # the names of cards that the matrix only numbers (`NIC0`: `mlx5_0`)
+    numa_nodes: dict[int, int]  # of each GPU, by index; old versions lack it
+
+
+def parse_topology(text: str) -> Topology:
+    """Read `nvidia-smi topo -m`, of any version."""
     columns: list[str] = []
-    matrix: dict[str, dict[str, str]] = {}
-    cards: dict[str, str] = {}
+    topology = Topology({}, {}, {})
     for line in _ESCAPE.sub("", text).splitlines():
-        words = line.split()
-        if not words:
-            continue
-        card = _CARD.match(line)
+        words, card = line.split(), _CARD.match(line)
         if card:
-            cards[card.group(1)] = card.group(2)
-        elif not columns:
-            if _GPU.match(words[0]):
-                columns = _columns(words)
-        elif words[0] in columns:
-            paths = words[1 : 1 + len(columns)]
+            topology.cards[card.group(1)] = card.group(2)
+        elif words and not columns and _GPU.match(words[0]):
+            columns, has_nodes = words[: (*words, "CPU").index("CPU")], "NUMA" in words
+        elif words and words[0] in columns:
+            paths, affinity = words[1 : 1 + len(columns)], words[1 + len(columns) :]
             if len(paths) == len(columns) and all(map(_PATH.fullmatch, paths)):
-                matrix[words[0]] = dict(zip(columns, paths, strict=True))
-    return matrix, cards
-
-
-def _columns(words: Sequence[str]) -> list[str]:
-    end = words.index("CPU") if "CPU" in words else len(words)
-    return list(words[:end])
-
-
-def parse_numa_nodes(text: str) -> dict[int, int]:
-    """Return the NUMA node of each GPU, by index, from the matrix; old versions lack it."""
-    nodes: dict[int, int] = {}
-    columns: list[str] = []
-    for line in _ESCAPE.sub("", text).splitlines():
-        words = line.split()
-        if not columns and words and _GPU.match(words[0]) and "NUMA" in words:
-            columns = _columns(words)
-        elif columns and words and (gpu := _GPU.match(words[0])):
-            affinity = words[1 + len(columns) :]  # CPUs, then the node
-            if len(affinity) >= 2 and affinity[1].isdecimal():
-                nodes[int(gpu.group(1))] = int(affinity[1])
-    return nodes
+                topology.matrix[words[0]] = dict(zip(columns, paths, strict=True))
+            gpu = _GPU.match(words[0])
+            if gpu and has_nodes and len(affinity) >= 2 and affinity[1].isdecimal():
+                topology.numa_nodes[int(gpu.group(1))] = int(affinity[1])  # after its CPUs
+    return topology
 
 
 def gpu_paths(matrix: dict[str, dict[str, str]], num_gpus: int) -> tuple[tuple[str, ...], ...]:
@@ -154,15 +136,10 @@ def _run(*command: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def nearest_gpus(
-    matrix: dict[str, dict[str, str]], names: dict[str, str]
-) -> dict[str, tuple[int, ...]]:
-    """Return the GPUs with the shortest path to each network card, by the card's name.
-
-    `matrix`: the path from each to each other. `names`: of cards that the matrix only numbers.
-    """
+def nearest_gpus(topology: Topology) -> dict[str, tuple[int, ...]]:
+    """Return the GPUs with the shortest path to each network card, by the card's name."""
     near = {}
-    for card, row in matrix.items():
+    for card, row in topology.matrix.items():
         if _GPU.match(card):
             continue
         by_gpu = {
@@ -171,7 +148,7 @@ def nearest_gpus(
             if (match := _GPU.match(other)) and path in _NEARNESS
         }
         nearest = min(by_gpu.values(), default=0)
-        near[names.get(card, card)] = tuple(
+        near[topology.cards.get(card, card)] = tuple(
             sorted(gpu for gpu, rank in by_gpu.items() if rank == nearest)
         )
     return near
