@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from traceprof.cli.completion import finding_ids
+from traceprof.cli.options import finding_ids
 
 
 @click.command(

@@ -85,10 +85,27 @@ def progress(unit: str = "rows") -> Iterator[CountBar | None]:
         yield bar
 
 
-def _lists_of_ids(context: click.Context, parameter: click.Parameter, start: str) -> list[str]:
-    from traceprof.cli.completion import lists_of_ids
+def finding_ids(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
+    """Return the ids that begin like this."""
+    from traceprof.analyses.registry import FINDING_IDS
 
-    return lists_of_ids(context, parameter, start)
+    return sorted(id_ for id_ in FINDING_IDS if id_.startswith(start))
+
+
+def lists_of_ids(context: click.Context, parameter: click.Parameter, start: str) -> list[str]:
+    """Return lists of ids that begin like this; the last one is completed."""
+    before, comma, last = start.rpartition(",")
+    known = before.split(",")
+    return [
+        f"{before}{comma}{id_}" for id_ in finding_ids(context, parameter, last) if id_ not in known
+    ]
+
+
+def assumptions(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
+    """Return the assumptions that begin like this."""
+    from traceprof.replay.assumptions.table import ASSUMPTIONS
+
+    return sorted(entry.form for entry in ASSUMPTIONS if entry.form.startswith(start))
 
 
 class _SharedOption(click.Option):
@@ -124,12 +141,12 @@ _OPTIONS = (
     _shared(
         "--only",
         metavar="ID,..",
-        shell_complete=_lists_of_ids,
+        shell_complete=lists_of_ids,
         help="Judge only these findings"
         " (`traceprof explain` lists them; the begin of an id will do).",
     ),
     _shared(
-        "--skip", metavar="ID,..", shell_complete=_lists_of_ids, help="Do not list these findings."
+        "--skip", metavar="ID,..", shell_complete=lists_of_ids, help="Do not list these findings."
     ),
     _shared(
         "--step-pattern",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from traceprof.cli import options as shared
-from traceprof.cli.completion import assumptions
 from traceprof.cli.output import check_output, output_options, write_output
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class _Command(shared.ReportsCommand):
     "assumed",
     metavar="NAME[=VALUE]",
     multiple=True,
-    shell_complete=assumptions,
+    shell_complete=shared.assumptions,
     help="Make this assumption (see the list below). Repeatable: each is"
     " answered by itself, then all together. By default, all that need no"
     " value of yours are answered.",
