@@ -1,9 +1,5 @@
 """Interval sets against sets of single nanoseconds."""
 
-import random
-from bisect import bisect_left, bisect_right
-from typing import Literal
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -102,35 +98,12 @@ def test_order_means_nothing(pairs: Pairs, chooser: object) -> None:
     assert of(shuffled).end_ns.tolist() == of(pairs).end_ns.tolist()
 
 
-@pytest.mark.parametrize("in_order", [True, False])
-@given(pairs=PAIRS, windows=PAIRS)
-def test_many_windows(pairs: Pairs, windows: Pairs, *, in_order: bool) -> None:
+@given(PAIRS, PAIRS)
+def test_many_windows(pairs: Pairs, windows: Pairs) -> None:
     found, held = of(pairs), moments(pairs)
-    if in_order:
-        windows = sorted(windows)
     start, end = np.array([*windows, (0, 0)], np.int64)[:-1].T
     within = intervals.covered_within(found, start, end)
     assert within.tolist() == [len(held & moments([window])) for window in windows]
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("num_falls", [0, 3, 300])
-@pytest.mark.parametrize("sizes", [(0, 9), (9, 0), (40, 700), (700, 40), (500, 600)])
-def test_limits_before_times(
-    sizes: tuple[int, int],
-    num_falls: int,
-    side: Literal["left", "right"],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(intervals, "_ROWS_AT_ONCE", 64)
-    chooser = random.Random(1)
-    limits, times = (sorted(chooser.choices(range(300), k=size)) for size in sizes)
-    for _ in range(num_falls if times else 0):
-        place = chooser.randrange(len(times))
-        times[place], times[0] = times[0], times[place]
-    counted = bisect_left if side == "left" else bisect_right
-    found = intervals.num_before(np.array(limits, np.int64), np.array(times, np.int64), side)
-    assert found.tolist() == [counted(limits, time) for time in times]
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)).map(sorted)), st.integers(0, 30))
@@ -145,30 +118,3 @@ def test_who_holds_a_time(spans: list[list[int]], time: int) -> None:
 def test_the_largest(values: list[int], most: int) -> None:
     found = intervals.largest(np.array(values, np.int64), most)
     assert found.tolist() == sorted(range(len(values)), key=lambda index: -values[index])[:most]
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_the_largest_of_many(order: int) -> None:
-    values = np.arange(10_000)[::order] // 3
-    found = intervals.largest(values, 5)
-    assert found.tolist() == np.argsort(-values, kind="stable")[:5].tolist()
-
-
-@pytest.mark.parametrize("in_order", [True, False])
-def test_very_many_windows_are_those_of_a_few(*, in_order: bool) -> None:
-    numbers = np.random.default_rng(0)
-    times = np.sort(numbers.choice(10**7, 40_000, replace=False))
-    found = Intervals(times[::2], times[1::2])
-    start = numbers.integers(0, 10**7, 70_000)
-    start = np.sort(start) if in_order else start
-    end = start + numbers.integers(0, 2_000, len(start))
-    covers = np.zeros(10**7 + 2_001, np.int64)
-    covers[found.start_ns], covers[found.end_ns] = 1, -1
-    before = np.append(0, np.cumsum(np.cumsum(covers)))
-    assert (intervals.covered_within(found, start, end) == before[end] - before[start]).all()
-    for num in (3, 300, 30_000):  # sums of some intervals, and of all
-        some = np.sort(start[:num])
-        assert (intervals.covered_before(found, some) == before[some]).all()
-    doubled = intervals.by_rows(lambda some: some.astype(np.int32) * 2, start)
-    assert doubled.dtype == np.int32
-    assert (doubled == 2 * start).all()

@@ -7,33 +7,21 @@ A zero-length interval covers nothing.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any
 
 import numpy as np
 
 from traceprof.structs import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
 
 # As in `numpy.typing`, whose import takes a millisecond.
 Int64 = np.ndarray[tuple[Any, ...], np.dtype[np.int64]]
 Int32 = np.ndarray[tuple[Any, ...], np.dtype[np.int32]]
 Float64 = np.ndarray[tuple[Any, ...], np.dtype[np.float64]]
 Mask = np.ndarray[tuple[Any, ...], np.dtype[np.bool_]]
-Number = TypeVar("Number", bound=np.generic)
 
 BEYOND_NS = 1 << 62
 """146 years: no clock shows it, and differences of times before it fit 64 bits."""
-_BLOCK = 1024
-_SUMMED = 4  # intervals whose lengths are kept as one sum
-_ROWS_AT_ONCE = 1 << 15  # of times, with their limits in the processor's cache
-_FEW = 256  # times that are searched for at once
-_LENGTH_OF_RUN = 32  # of times in order, from which on sorting them all is quick
 _MOST = int(np.iinfo(np.int64).max)
-_MANY_TIMES = 4  # as many of one kind as of another: searching for these is quickest
 
 
 class Intervals(Record, frozen=True, dict=True):
@@ -60,44 +48,14 @@ class Intervals(Record, frozen=True, dict=True):
         return int(self.length_ns.sum())
 
     @cached_property
-    def before_blocks_ns(self) -> Int64:
-        """The time covered before each block of a few intervals: of all, it takes much memory."""
-        blocks = np.arange(0, len(self), _SUMMED)
-        of_block = np.add.reduceat(self.length_ns, blocks)
-        return np.cumsum(of_block) - of_block
-
-    def before_ns(self, index: Int64) -> Int64:
-        """Return the time covered before some intervals, int64[m] indices; n for that of all."""
-        if len(index) * _SUMMED > len(self):
-            return np.append(0, np.cumsum(self.length_ns)).take(index)
-        block = np.maximum(index - 1, 0) // _SUMMED
-        row = block[:, np.newaxis] * _SUMMED + np.arange(_SUMMED)
-        is_before = row < index[:, np.newaxis]
-        length = self.end_ns.take(row, mode="clip") - self.start_ns.take(row, mode="clip")
-        before: Int64 = length.sum(axis=1, where=is_before)
-        before += self.before_blocks_ns.take(block)
-        return before
+    def before_ns(self) -> Int64:
+        """The time covered before each interval, and at last by all, int64[n + 1]."""
+        return np.append(0, np.cumsum(self.length_ns))
 
     def longest(self, most: int) -> list[tuple[int, int]]:
         """Return start and end of the longest intervals, longest first; equal ones in order."""
         order = largest(self.length_ns, most)
         return [*zip(self.start_ns[order].tolist(), self.end_ns[order].tolist(), strict=True)]
-
-
-def by_rows(
-    function: Callable[..., npt.NDArray[Number]], *columns: npt.NDArray[Any]
-) -> npt.NDArray[Number]:
-    """Return what a function makes of each row: of many, part by part, which needs less memory."""
-    num = len(columns[0])
-    values = function(*(column[:_ROWS_AT_ONCE] for column in columns))
-    if num <= _ROWS_AT_ONCE:
-        return values
-    whole = np.empty(num, values.dtype)
-    whole[:_ROWS_AT_ONCE] = values
-    for first in range(_ROWS_AT_ONCE, num, _ROWS_AT_ONCE):
-        rows = slice(first, first + _ROWS_AT_ONCE)
-        whole[rows] = function(*(column[rows] for column in columns))
-    return whole
 
 
 def total(values: Int64) -> int:
@@ -167,12 +125,10 @@ def subtract(left: Intervals, right: Intervals) -> Intervals:
     """Return the time that `left` covers and `right` does not."""
     if len(left) == 0 or len(right) == 0:
         return left
-    if len(left) > _ROWS_AT_ONCE:
-        return _by_parts(subtract, left, right)
     # Gap i of `right` is before its interval i, the last one after all of them. Each interval of
     # `left` overlaps a contiguous run of gaps.
-    first = num_before(right.start_ns, left.start_ns, "right")
-    stop = num_before(right.end_ns, left.end_ns) + 1
+    first = np.searchsorted(right.start_ns, left.start_ns, "right")
+    stop = np.searchsorted(right.end_ns, left.end_ns) + 1
     of_left, gap = _pairs(first, stop)
     start, end = left.start_ns.take(of_left), left.end_ns.take(of_left)
     behind, before = gap > 0, gap < len(right)
@@ -187,29 +143,13 @@ def intersect(left: Intervals, right: Intervals) -> Intervals:
         left, right = right, left
     if len(left) == 0:
         return empty()
-    if len(left) > _ROWS_AT_ONCE:
-        return _by_parts(intersect, left, right)
     # Each interval of `left` overlaps a contiguous run of `right`.
-    first = num_before(right.end_ns, left.start_ns, "right")
-    stop = num_before(right.start_ns, left.end_ns)
+    first = np.searchsorted(right.end_ns, left.start_ns, "right")
+    stop = np.searchsorted(right.start_ns, left.end_ns)
     of_left, of_right = _pairs(first, stop)
     return Intervals(
         np.maximum(left.start_ns.take(of_left), right.start_ns.take(of_right)),
         np.minimum(left.end_ns.take(of_left), right.end_ns.take(of_right)),
-    )
-
-
-def _by_parts(
-    combine: Callable[[Intervals, Intervals], Intervals], left: Intervals, right: Intervals
-) -> Intervals:
-    """Return what is made of many intervals, which are taken one part after the other."""
-    parts = []
-    for first in range(0, len(left), _ROWS_AT_ONCE):
-        rows = slice(first, first + _ROWS_AT_ONCE)
-        parts.append(combine(left.at(rows), right))
-    return Intervals(
-        np.concatenate([part.start_ns for part in parts]),
-        np.concatenate([part.end_ns for part in parts]),
     )
 
 
@@ -275,8 +215,8 @@ def covered_before(covered: Intervals, times_ns: Int64) -> Int64:
     """Return how much of `covered` lies before each time: int64[m] ns for int64[m] times."""
     if len(covered) == 0:
         return np.zeros(len(times_ns), np.int64)
-    index = num_before(covered.start_ns, times_ns)
-    before: Int64 = covered.before_ns(index)
+    index = np.searchsorted(covered.start_ns, times_ns)
+    before: Int64 = covered.before_ns.take(index)
     unfinished = covered.end_ns.take(np.maximum(index - 1, 0)) - times_ns
     unfinished[index == 0] = 0
     before -= np.maximum(unfinished, 0, out=unfinished)
@@ -286,67 +226,11 @@ def covered_before(covered: Intervals, times_ns: Int64) -> Int64:
 def covered_within(covered: Intervals, start_ns: Int64, end_ns: Int64) -> Int64:
     """Return how much of `covered` each window [start, end) holds: int64[m] ns.
 
-    Windows are in any order, quickest where they ascend, and none ends before its start.
+    Windows are in any order, and none ends before its start.
     """
-    if len(covered) == 0:
-        return np.zeros(len(start_ns), np.int64)
-    if len(start_ns) > _ROWS_AT_ONCE:
-
-        def part(start: Int64, end: Int64) -> Int64:
-            return covered_within(clip(covered, int(start.min()), int(end.max())), start, end)
-
-        return by_rows(part, start_ns, end_ns)
-    # Most windows end before another interval begins, behind the one at their start.
-    index = num_before(covered.start_ns, start_ns, "right")
-    within = np.minimum(end_ns, covered.end_ns.take(index - 1))
-    within -= start_ns
-    np.maximum(within, 0, out=within)
-    within[index == 0] = 0
-    is_more = end_ns > covered.start_ns.take(index, mode="clip")
-    is_more &= index < len(covered)
-    more = np.flatnonzero(is_more)
-    del index  # there can be many
-    if len(more):
-        spent = covered_before(covered, end_ns[more])
-        spent -= covered_before(covered, start_ns[more])
-        within[more] = spent
+    within: Int64 = covered_before(covered, end_ns)
+    within -= covered_before(covered, start_ns)
     return within
-
-
-def num_before(limits_ns: Int64, times_ns: Int64, side: Literal["left", "right"] = "left") -> Int64:
-    """Return what `np.searchsorted` does, quicker for many times that are nearly in order.
-
-    `limits_ns`: int64[n], ascending. `times_ns`: int64[m], in any order.
-    """
-    num, counts_equal = len(times_ns), side == "right"
-    if num <= _FEW:
-        return limits_ns.searchsorted(times_ns, side)  # sooner than by the function
-    num_falls = np.count_nonzero(times_ns[1:] < times_ns[:-1])
-    if len(limits_ns) > _MANY_TIMES * num or num_falls > num // _LENGTH_OF_RUN:
-        return np.searchsorted(limits_ns, times_ns, side)
-    if num_falls:
-        order = np.argsort(times_ns, kind="stable")
-        before = np.empty(num, np.int64)
-        before[order] = num_before(limits_ns, times_ns.take(order), side)
-        return before
-    if num >= _MANY_TIMES * len(limits_ns):
-        # Search for few limits among many times, not for many times among few limits.
-        place = np.searchsorted(times_ns, limits_ns, "left" if counts_equal else "right")
-        num_times = np.diff(place, prepend=0, append=num)
-        return np.repeat(np.arange(len(limits_ns) + 1), num_times)
-    # Merged: a stable sort of two ascending rows takes a third of the time of as many searches.
-    before = np.empty(num, np.int64)
-    for first in range(0, num, _ROWS_AT_ONCE):
-        times = times_ns[first : first + _ROWS_AT_ONCE]
-        low, high = np.searchsorted(limits_ns, times[[0, -1]], side).tolist()
-        limits = limits_ns[low:high]
-        both = (limits, times) if counts_equal else (times, limits)
-        order = np.argsort(np.concatenate(both), kind="stable")
-        is_time = order >= len(limits) if counts_equal else order < len(times)
-        place = np.flatnonzero(is_time) + low
-        place -= np.arange(len(times))
-        before[first : first + len(times)] = place
-    return before
 
 
 def holder(start_ns: Int64, end_ns: Int64, times_ns: Int64) -> Int64:
@@ -354,7 +238,7 @@ def holder(start_ns: Int64, end_ns: Int64, times_ns: Int64) -> Int64:
 
     `start_ns`: int64[n], ascending. `times_ns`: int64[m], in any order.
     """
-    place = num_before(start_ns, times_ns, "right") - 1
+    place = np.searchsorted(start_ns, times_ns, "right") - 1
     if len(start_ns):
         place[times_ns >= end_ns.take(place)] = -1
     return place
@@ -383,9 +267,4 @@ def num_inside(
 
 def largest(values: Int64, most: int) -> Int64:
     """Return the indices of the `most` largest values, largest first; equal ones in order."""
-    chosen = np.arange(len(values))
-    # The maxima of blocks: `most` of them are at least as large as the last result.
-    highest = np.maximum.reduceat(values, chosen[::_BLOCK]) if len(values) else values
-    if len(highest) > most:
-        chosen = np.flatnonzero(values >= np.partition(highest, -most)[-most])
-    return chosen[np.argsort(-values[chosen], kind="stable")[:most]]
+    return np.argsort(-values, kind="stable")[:most]

@@ -34,7 +34,6 @@ _BACKWARD = lazy(
 # starts it when the last layers are through: in the real traces after 59 to 70 % of the compute, of
 # which the forward is a third.
 _IN_TEN = 10
-_ROWS_AT_ONCE = 1 << 15
 # Beside gradients a step reduces scalars (a loss, a flag): what is 20 times shorter is no bucket.
 MIN_OF_LONGEST = 20
 _NOTHING = np.empty(0, np.int64)
@@ -80,13 +79,9 @@ def steps_of_kernels(rank: Rank) -> Int64:
     launched_by = rank.launched_by[0]
     if rank.step_ranges is None or rank.calls is None or len(rank.calls) == 0:
         return np.full(len(launched_by), -1, np.int64)
-    called_ns, ranges = rank.calls.start_ns, rank.step_ranges
-
-    def step_of(call: Int64) -> Int64:
-        step = intervals.holder(ranges.start_ns, ranges.end_ns, called_ns.take(call))
-        return np.where(call >= 0, step, -1)
-
-    return intervals.by_rows(step_of, launched_by)
+    ranges, called_ns = rank.step_ranges, rank.calls.start_ns.take(launched_by)
+    step = intervals.holder(ranges.start_ns, ranges.end_ns, called_ns)
+    return np.where(launched_by >= 0, step, -1)
 
 
 class _Groups:
@@ -198,9 +193,8 @@ def _buckets(rank: Rank, step: Int64, reduces: Mask, inside: Mask) -> tuple[Int6
     lasts = kernels.packed_length.kept > 0
     computes = np.flatnonzero((step >= 0) & ~rank.is_communication_kernel & lasts)
     # Kernels are in the order of time: what is written last is the first of a step.
-    for first in reversed(range(0, len(computes), _ROWS_AT_ONCE)):
-        rows = computes[first : first + _ROWS_AT_ONCE][::-1]
-        begin[step.take(rows)] = kernels.start_ns.take(rows)
+    rows = computes[::-1]
+    begin[step.take(rows)] = kernels.start_ns.take(rows)
     buckets = np.flatnonzero(reduces & (step > step.min(initial=len(begin), where=step >= 0)))
     if len(buckets) == 0:
         return buckets, begin

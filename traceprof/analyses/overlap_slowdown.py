@@ -308,10 +308,8 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
     slowed = _slowed_of(rank, chosen, beside)
     num_elsewhere, num_unknown = slowed.num_elsewhere, slowed.num_unknown
     kernel, at_most_ns = slowed.kernel, slowed.at_most_ns
-    del slowed  # there can be many
     at_most = _at_most(rank, kernel, at_most_ns)
     per_step_at_most_ns = min(covered_in_mean(rank, window, one) for one in (at_most, hidden))
-    del at_most, kernel, at_most_ns
     comparison, signatures = slowdowns(rank, compared, chosen)
     tails = _last_parts(rank, compared, chosen, window)
     by_name = _by_name(rank, beside, chosen)

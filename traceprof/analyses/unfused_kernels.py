@@ -17,7 +17,6 @@ from traceprof.host.host_code import MAX_BETWEEN_MARKERS_NS
 from traceprof.host.host_waits import with_operators
 from traceprof.host.idle_causes import idle_causes
 from traceprof.host.launching_code import launching_code
-from traceprof.intervals import num_before
 from traceprof.kernel_names import function_name, short_title
 from traceprof.kernel_names.categories import Category, kernel_kind
 from traceprof.patterns import lazy
@@ -118,12 +117,11 @@ def chains_of(
     begins[1:] = (stream[1:] != stream[:-1]) | (np.diff(_num_before(rank, kernel, stream)) != 1)
     begins[1:] |= splits[1:] != splits[:-1]
     if rank.steps is not None:
-        step = num_before(rank.steps.start_ns, kernels.start_ns.take(kernel), "right")
+        step = np.searchsorted(rank.steps.start_ns, kernels.start_ns.take(kernel), "right")
         begins[1:] |= step[1:] != step[:-1]
     # A list of tensors may take several kernels.
     goes_on = np.zeros(len(kernel), np.bool_)
     goes_on[1:] = ~begins[1:] & is_of_list[1:] & (name[1:] == name[:-1])
-    del members, stream, order  # there can be many
     chain = np.cumsum(begins) - 1
     keep = np.bincount(chain, ~goes_on).take(chain) >= MIN_KERNELS if len(chain) else begins
     alone = kernel[~(keep | of_optimizer | is_of_list)]
@@ -220,7 +218,7 @@ def _num_before(rank: Rank, kernel: Int64, stream: Int64) -> Int64:
         start = kernels.start_ns.take(kernel[here])
         for group in others:
             on_stream = group.start_ns[group.packed_stream.isin([number])]
-            before[here] += num_before(on_stream, start)
+            before[here] += np.searchsorted(on_stream, start)
     return before
 
 
@@ -440,11 +438,9 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     length = kernels.packed_length.at(chosen)
     total_ns = intervals.total(length)
     coverage = intervals.total(length[is_known.take(which)]) / total_ns if total_ns else 1.0
-    del length  # there can be many
     chains = chains_of(rank, chosen, which, traits, _in_optimizer(rank, chosen))
     roles = np.array([*map(_role, names, kinds)], np.int8)
     attention, rows = attention_kernels(rank, chosen, roles.take(which))
-    del chosen, which, computes
     kept_longer_ns = longer_by_bytes(rank, chains)
     if len(attention) and len(chains.first):
         goes_anyway = is_in(chains.kernel, attention) & chains.kept

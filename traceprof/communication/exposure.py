@@ -284,7 +284,7 @@ def exposure(rank: Rank, window: Window) -> tuple[Exposure, Neighbours]:
     owner, low, high = order[owns], low[owns], high[owns]
     pieces = intervals.subtract(Intervals(low, high), rank.compute)
     # Pieces come in the order of their owners.
-    of_piece = intervals.num_before(low, pieces.start_ns, "right") - 1
+    of_piece = np.searchsorted(low, pieces.start_ns, "right") - 1
     first = np.flatnonzero(np.diff(of_piece, prepend=-1))
     operations = owner[of_piece[first]]
     exposed = np.add.reduceat(pieces.length_ns, first) if len(first) else first

@@ -379,7 +379,6 @@ def _launched_before(rank: Rank, call: Int64, place: Int64) -> tuple[Int64, Int6
                 sorting = np.lexsort((stop, start, where))
             where = ascending
             at = at.take(sorting)
-            del sorting, ascending  # there can be many
         here = np.flatnonzero((thread == number) & (call >= 0))
         last = np.searchsorted(where, place[here], side="left") - 1
         here, last = here[last >= 0], others[at[last[last >= 0]]]

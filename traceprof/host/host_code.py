@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from traceprof import intervals
-from traceprof.intervals import BEYOND_NS, Int64, Intervals, num_before
+from traceprof.intervals import BEYOND_NS, Int64, Intervals
 from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, sums
@@ -191,11 +191,11 @@ def nested(start_ns: Int64, end_ns: Int64) -> Nested:
     rows = np.flatnonzero(np.append(False, is_inside) | np.append(is_inside, False))
     start, stop = start_ns[rows], end[rows]
     # Ends are nearly in order: a stable sort is quick.
-    level = np.arange(len(rows)) - num_before(np.sort(stop, kind="stable"), start, "right")
+    level = np.arange(len(rows)) - np.searchsorted(np.sort(stop, kind="stable"), start, "right")
     by_level = np.argsort(level, kind="stable")
     keys = level.take(by_level) * len(rows) + by_level
     place = np.empty(len(rows), np.int64)
-    place[by_level] = by_level[num_before(keys, keys - len(rows)) - 1]
+    place[by_level] = by_level[np.searchsorted(keys, keys - len(rows)) - 1]
     is_inner = (level > 0) & (stop[place] > start)  # others overlap, but do not nest
     parent[rows] = np.where(is_inner, rows[place], -1)
     depth[rows] = np.where(is_inner, level, 0)

@@ -128,7 +128,6 @@ MAX_TURNAROUND_NS = 20_000
 MIN_MEASURED = 10
 """Gaps from which a latency or a turn-around is measured."""
 
-_ROWS_AT_ONCE = 1 << 16
 _COPIES = 1  # in `RankOperations.groups`
 PREFETCH = lazy(r"cu(?:da)?MemPrefetch|hipMemPrefetch")
 _UPLOADS = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
@@ -272,23 +271,21 @@ def starting_at(rank: Rank, calls: ApiCalls, times: Int64) -> tuple[Int64, Int64
 def _starting(
     rank: Rank, times: Int64, chosen: Mask | None = None
 ) -> Iterator[tuple[Int64, Int64, Int64]]:
-    """Operations that start at ascending distinct times, in parts, since there can be many.
+    """Operations that start at ascending distinct times, those of each group together.
 
     Yields indices of times, ascending; indices of calls; indices into all groups joined.
     """
+    if len(times) == 0:
+        return
     offset = 0
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
-        for first in range(0, len(group) if len(times) else 0, _ROWS_AT_ONCE):
-            part = slice(first, first + _ROWS_AT_ONCE)
-            start, call = group.start_ns[part], launched_by[part]
-            before, stop = np.searchsorted(times, (start[0], start[-1] + 1)).tolist()
-            gap = intervals.num_before(times[before:stop], start) + before
-            gap[gap == len(times)] = 0
-            rows = np.flatnonzero((times.take(gap) == start) & (call >= 0))
-            rows = rows[group.packed_length.at(rows + first) > 0]
-            if chosen is not None:
-                rows = rows[chosen[gap[rows]]]
-            yield gap.take(rows), call.take(rows), rows + (first + offset)
+        gap = np.searchsorted(times, group.start_ns)
+        begins = (gap < len(times)) & (times.take(gap, mode="clip") == group.start_ns)
+        rows = np.flatnonzero(begins & (launched_by >= 0))
+        rows = rows[group.packed_length.at(rows) > 0]
+        if chosen is not None:
+            rows = rows[chosen[gap[rows]]]
+        yield gap.take(rows), launched_by.take(rows), rows + offset
         offset += len(group)
 
 

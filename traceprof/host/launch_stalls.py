@@ -23,7 +23,7 @@ from msgspec import field
 from traceprof import intervals
 from traceprof.host.host_waits import is_pageable
 from traceprof.host.thread_evidence import calls_of_kind, launches_of
-from traceprof.intervals import BEYOND_NS, Int32, Int64, Intervals, Mask, num_before
+from traceprof.intervals import BEYOND_NS, Int32, Int64, Intervals, Mask
 from traceprof.run.cache import Cache, derived
 from traceprof.run.launching_calls import calls_with
 from traceprof.structs import Record, Rows
@@ -169,14 +169,11 @@ class LaunchQueue(Record, frozen=True, eq=False):
     def depth_within(self, chosen: Int64 | slice = slice(None)) -> Int64:
         """Return how many of m chosen launches were pending when each was called, int64[m]."""
         # All times are nearly in order: stable sorts are quick.
-        called, entered = self.called_ns[chosen], self.enter_ns[chosen]
-        entered.sort(kind="stable")
-        depth = num_before(entered, called)
-        del entered
-        left = self.leave_ns[chosen]
-        left.sort(kind="stable")
-        depth -= num_before(left, called, "right")
-        return depth
+        entered, left = (
+            np.sort(times[chosen], kind="stable") for times in (self.enter_ns, self.leave_ns)
+        )
+        called = self.called_ns[chosen]
+        return np.searchsorted(entered, called) - np.searchsorted(left, called, "right")
 
     def release(self) -> None:
         """Free the derived times; they are made again when they are needed."""
@@ -395,7 +392,6 @@ def _inferred(queue: LaunchQueue) -> Stalls:
     if suspect.any():
         usual_ns = _usual_ns(queue)
         suspect &= duration > _TIMES_USUAL * usual_ns
-        del duration
         suspect[suspect] = _returns_as_room_is_made(queue, np.flatnonzero(suspect))
     if suspect.any():
         cap, scope, at_cap = _learned(queue, suspect)

@@ -8,7 +8,6 @@ import numpy as np
 
 from traceprof import labels
 from traceprof.host.host_code import Nested, is_own_line, line_text, nested
-from traceprof.intervals import Int32, Int64, Mask, num_before
 from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
@@ -18,6 +17,7 @@ from traceprof.trace.model.special_values import NULL
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from traceprof.intervals import Int32, Int64, Mask
     from traceprof.run.rank import Rank
 
 
@@ -27,7 +27,6 @@ _MODULE = "nn.Module: "
 _OF_NVTX = lazy(rf"\A(?:\w+::[\w:.]+|{labels.MODULE} )")
 _OF_MODULES = lazy(rf"\A{labels.MODULE} ")
 _OPERATOR, _MODULES, _LINES = range(3)
-_ROWS_AT_ONCE = 1 << 15
 
 
 class LaunchingCode(Record, frozen=True):
@@ -99,16 +98,14 @@ def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
         if has_joins := joins.max(initial=-1) >= 0:
             forward.append((numbers, nest.start_ns, inherited[_MODULES], inherited[_LINES]))
         of_thread = rank.calls.packed_thread.isin([number])
-        for first in range(0, len(call), _ROWS_AT_ONCE):  # there can be many
-            launch = call[first : first + _ROWS_AT_ONCE]
-            here = np.flatnonzero(of_thread.take(launch) & (launch >= 0))
-            inner = _innermost(stretches, rank.calls.start_ns.take(launch.take(here)))
-            here, inner = here.compress(inner >= 0) + first, inner.compress(inner >= 0)
-            for of, values in enumerate(inherited):
-                if values.max(initial=-1) >= 0:
-                    around[of, here] = values.take(inner)
-            if has_joins:
-                joining.append((here, joins.take(inner)))
+        here = np.flatnonzero(of_thread.take(call) & (call >= 0))
+        inner = _innermost(stretches, rank.calls.start_ns.take(call.take(here)))
+        here, inner = here.compress(inner >= 0), inner.compress(inner >= 0)
+        for of, values in enumerate(inherited):
+            if values.max(initial=-1) >= 0:
+                around[of, here] = values.take(inner)
+        if has_joins:
+            joining.append((here, joins.take(inner)))
     is_backward = _join(around, joining, forward)
     operator, module, line, counted, inner_operator = around
     return LaunchingCode(
@@ -164,7 +161,7 @@ def _innermost(stretches: tuple[Int64, Int64, Int64], at_ns: Int64) -> Int64:
     if len(begin) == 0 or len(at_ns) == 0:
         return np.full(len(at_ns), -1, np.int64)
     low, high = np.searchsorted(begin, (at_ns.min(), at_ns.max()), "right").tolist()
-    place = num_before(begin[low:high], at_ns, "right")
+    place = np.searchsorted(begin[low:high], at_ns, "right")
     place = np.maximum(place + (low - 1), 0)
     is_inside = (begin.take(place) <= at_ns) & (at_ns < stop.take(place))
     return np.where(is_inside, span.take(place), -1)

@@ -118,7 +118,6 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
     # What is in memory twice is much: each thread's events are changed where they are.
     start, end, chosen = start.take(order), length.take(order), chosen.take(order)
     edges = (np.flatnonzero(np.diff(thread.take(order))) + 1).tolist()
-    del order, length, is_long, thread
     end += start
     own = np.empty_like(start)
     roots: list[Int64] = []
@@ -127,7 +126,6 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
         spans = nested(start[rows], end[rows])
         end[rows], own[rows] = spans.end_ns, spans.self_ns
         roots.append(first + np.flatnonzero(spans.parent < 0))
-    del spans
     thread = _joined(chosen, [group.packed_thread for group in both])
     name = 2 * _joined(chosen, [group.packed_name for group in both])
     is_operator = chosen >= len(calls)
@@ -326,7 +324,6 @@ def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64)
         order = order[np.lexsort((calls.start_ns[call[order]], kernels.name[order]))]
         is_first = np.diff(kernels.name[order], prepend=-1) != 0
         firsts.append(call[order[is_first]])
-        del order  # there can be many
         for group, call in zip(operations.groups, launched_by, strict=True):
             known = call >= 0
             launches.append(calls.start_ns.take(call.compress(known)))
@@ -335,7 +332,6 @@ def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64)
             operations.release()
     # Both are nearly in order: stable sorts are quick.
     launched, ended = (np.sort(np.concatenate(of), kind="stable") for of in (launches, ends))
-    del launches, ends  # there can be many
     pending = np.searchsorted(launched, start, side="right") - np.searchsorted(ended, start)
     excluded |= pending >= MIN_PENDING
     before = np.searchsorted(ended, end, "right") - np.searchsorted(ended, end - MAX_AFTER_NS)

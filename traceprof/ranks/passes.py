@@ -182,10 +182,9 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
     steps = rank.host_steps
     begins = _NOTHING if steps is None else steps.start_ns
     limits.append(begins)
-    part = intervals.num_before(distinct_values(np.concatenate(limits)), launch, "right")
+    part = np.searchsorted(distinct_values(np.concatenate(limits)), launch, "right")
     first = np.flatnonzero(np.append(True, part[1:] != part[:-1]))
     launch = launch[first]
-    del part  # there can be many
 
     def column(read: Callable[[Operations, Int64], Int64]) -> Int64:
         return np.concatenate([read(group, rows) for group, _, rows in groups]).take(order)

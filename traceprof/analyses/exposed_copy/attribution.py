@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +11,6 @@ from traceprof import intervals
 from traceprof.analyses.gradient_buckets import of_operation
 from traceprof.communication.exposure import compute_after
 from traceprof.host.idle_gaps import busiest_stream
-from traceprof.intervals import by_rows, num_before
 from traceprof.labels import OPTIMIZER_STEP
 from traceprof.patterns import lazy
 from traceprof.run.concurrency import DIRECTIONS, copy_directions
@@ -79,7 +77,6 @@ def copy_owners(rank: Rank, window: Window) -> CopyOwners:
         )
     ]
     order = np.lexsort((*ties, kind, direction == _MEMSET, end, start))
-    del ties
     copy, direction, start, end = copy[order], direction[order], start[order], end[order]
     reached = np.maximum.accumulate(end)
     low = np.maximum(start, window.start_ns)
@@ -241,8 +238,7 @@ class _Between:
 
     def _launches(self, group: int, index: Int64) -> tuple[Int64, Int64]:
         launch = self.calls.start_ns.take(self.launched_by[group].take(index))
-        step_of = partial(intervals.holder, self.ranges.start_ns, self.ranges.end_ns)
-        return launch, by_rows(step_of, launch)
+        return launch, intervals.holder(self.ranges.start_ns, self.ranges.end_ns, launch)
 
     def _keys(self, group: int, index: Int64) -> tuple[Int64, ...]:
         call, operations = self.launched_by[group][index], self.groups[group]
@@ -279,8 +275,8 @@ class _Between:
         ranges = self.rank.trace.ranges(OPTIMIZER_RANGES, self.rank.process).get(self.rank.process)
         if ranges is None:
             return np.zeros(len(launch), np.bool_)
-        begun = num_before(ranges.start_ns, launch, "right")
-        ended = num_before(np.sort(ranges.end_ns), launch, "right")
+        begun = np.searchsorted(ranges.start_ns, launch, "right")
+        ended = np.searchsorted(np.sort(ranges.end_ns), launch, "right")
         return begun > ended
 
     def _optimizer_launches(self) -> Int64:

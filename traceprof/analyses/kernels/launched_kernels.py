@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ from traceprof.analyses.kernels.kernel_table import in_steady_steps
 from traceprof.analyses.results import RankResult
 from traceprof.host.launching_code import launching_code
 from traceprof.host.places import kinds_of_places
-from traceprof.intervals import by_rows, holder
+from traceprof.intervals import holder
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
@@ -194,7 +193,6 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> LaunchedKer
         for id_, launcher, used in zip(ids.tolist(), zip(*most, strict=True), is_used, strict=True)
         if used
     }
-    del which  # there can be many
     if code is None:
         return LaunchedKernels(rank.rank, by_name, ())
     start, steps = kernels.start_ns.take(chosen), steady_steps(rank, judged or window)
@@ -276,10 +274,10 @@ def _in_steps(
     rank: Rank, steps: SteadySteps, start_ns: Int64, length_ns: Int64, flops: _Flops
 ) -> CountedFlops:
     """Count the kernels that start in steady steps; none where graphs hide some."""
-    holds = partial(holder, steps.start_ns, steps.end_ns)
-    if (holds(rank.operations.graphs.start_ns) >= 0).any():
+    graphs = rank.operations.graphs.start_ns
+    if (holder(steps.start_ns, steps.end_ns, graphs) >= 0).any():
         return _UNCOUNTED
-    inside = by_rows(holds, start_ns) >= 0
+    inside = holder(steps.start_ns, steps.end_ns, start_ns) >= 0
     is_matrix = inside & flops.is_matrix
     return CountedFlops(
         float(flops.values[inside].sum()),

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals, labels
-from traceprof.intervals import by_rows, num_before
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
 from traceprof.patterns import lazy
@@ -45,9 +44,6 @@ def places_in_steps(rank: Rank) -> Callable[[Int64], Int32] | None:
     if starts_ns is None or calls is None:
         return None
 
-    def unit_of(launch: Int64) -> Int32:
-        return (num_before(starts_ns, launch, "right") - 1).astype(np.int32)
-
     def of(chosen: Int64) -> Int32:
         kernels = rank.operations.kernels
         signature = kernels.packed_signature.kept
@@ -60,15 +56,13 @@ def places_in_steps(rank: Rank) -> Callable[[Int64], Int32] | None:
         order = np.argsort(launch, kind="stable")
         known = known.take(order)
         launch = launch.take(order)
-        del order  # there can be many
-        unit = by_rows(unit_of, launch)
+        unit = (np.searchsorted(starts_ns, launch, "right") - 1).astype(np.int32)
         narrow = signature.take(known).astype(np.min_scalar_type(len(wanted)))
         order = np.argsort(narrow, kind="stable")
         known, unit, narrow = (column.take(order) for column in (known, unit, narrow))
         begins = np.ones(len(known), np.bool_)
         begins[1:] = (unit[1:] != unit[:-1]) | (narrow[1:] != narrow[:-1])
         first = np.flatnonzero(begins)
-        del launch, order, narrow, begins
         num = np.diff(np.append(first, len(known)))
         numbers = np.arange(len(known))
         numbers -= np.repeat(first, num)
@@ -264,7 +258,6 @@ def run(rank: Rank, window: Window) -> PlacedKernels:
     start, end = kernels.start_ns[row], kernels.ends(row)
     blocking, communicating = _blocking(communicates, part, step, start, end)
     computes = np.flatnonzero(~communicates)
-    del before, communicates, start, end  # there can be many
     row, step, part = row.take(computes), step.take(computes), part.take(computes)
     of_name, names, categories = _names(rank)
     signature = kernels.packed_signature.kept.take(row)
