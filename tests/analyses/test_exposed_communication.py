@@ -17,9 +17,9 @@ from tests.support.selection import long_after
 from tests.support.traces import GPU_SAMPLES, analysis_of, ranks_of
 from traceprof.analyses import exposed_communication
 from traceprof.analyses.exposed_communication import ExposedCommunicationResult
-from traceprof.analyses.exposed_communication.reasons import CLOCKS, UNMATCHED, Reason
+from traceprof.analyses.exposed_communication.reasons import CLOCKS, UNMATCHED
 from traceprof.analysis import Analysis, Options, analyze
-from traceprof.communication.exposure import _Highest
+from traceprof.communication.exposure import Reason, _Highest
 from traceprof.findings import Finding
 from traceprof.ranks.waits import RankWaits
 from traceprof.run.opening import Window

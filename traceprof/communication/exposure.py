@@ -208,14 +208,22 @@ class _Highest:
 _MAX_LATE_SHARE = 0.01
 
 
-class Rest(IntEnum):
-    """Reason for exposed time that waiting, late launches and queues do not explain."""
+class Reason(IntEnum):
+    """The reasons for exposed communication, in the order in which they are tried."""
 
-    UNKNOWN = 0
-    SAME_STREAM = 1
-    NEEDED_AT_ONCE = 2
-    LATE_INPUT = 3
-    LATE_LAUNCH = 4
+    WAITING = 0
+    LATE_LAUNCH = 1
+    QUEUED = 2
+    SAME_STREAM = 3
+    NEEDED_AT_ONCE = 4
+    LATE_INPUT = 5
+    TRANSFER = 6
+    UNKNOWN = 7
+
+    @property
+    def metric(self) -> str:
+        """The name of its metric."""
+        return f"{self.name.lower()}_ns"
 
 
 class Exposure(Rows, frozen=True):
@@ -229,7 +237,7 @@ class Exposure(Rows, frozen=True):
     # that is unknown
     late_launch_ns: Int64
     queued_ns: Int64  # int64[n], how long compute ran while it was ready and behind others
-    rest: Int64  # int64[n], values of `Rest`
+    rest: Int64  # int64[n], the `Reason` of what waiting, late launches and queues do not explain
     # int64[n], the line of communication in which it stood, each begun as the one before it on its
     # stream ended: the same number for all of a line
     line: Int64
@@ -371,7 +379,7 @@ def _reasons(
     *,
     is_judged: bool,
 ) -> tuple[Int64, Int64, Int64]:
-    """Return upper bounds on the time that late launches and queues explain, and the `Rest`.
+    """Return upper bounds on what late launches and queues explain, and the reason of the rest.
 
     `operations`: int64[n], indices into `ready`. `line`: int64[n], the first of its
     back-to-back run.
@@ -390,18 +398,18 @@ def _reasons(
     }
     queued = np.where(has_launch, ready.behind_ns(ready.ready_ns, beside_compute)[operations], 0)
     # Of several that apply, the last one counts.
-    rest = np.full(len(operations), Rest.UNKNOWN, np.int64)
+    rest = np.full(len(operations), Reason.UNKNOWN, np.int64)
     # One that stood in line is as late as the first of its line.
     begins_ready = ready.start_ns - ready.ready_ns <= FOLLOWS_NS
     rest[begins_ready[operations] | (ready.launch_ns[line] != UNKNOWN) & begins_ready[line]] = (
-        Rest.LATE_INPUT
+        Reason.LATE_INPUT
     )
-    rest[needed_at_once(rank, ready, operations)] = Rest.NEEDED_AT_ONCE
-    rest[(after.index >= 0) & (after.stream == ready.stream[operations])] = Rest.SAME_STREAM
+    rest[needed_at_once(rank, ready, operations)] = Reason.NEEDED_AT_ONCE
+    rest[(after.index >= 0) & (after.stream == ready.stream[operations])] = Reason.SAME_STREAM
     is_late = (after.launch_ns != UNKNOWN) & (after.launch_ns > end)
-    rest[is_late] = Rest.LATE_LAUNCH
-    rest[~has_launch] = Rest.UNKNOWN
-    queued[rest == Rest.LATE_LAUNCH] = 0
+    rest[is_late] = Reason.LATE_LAUNCH
+    rest[~has_launch] = Reason.UNKNOWN
+    queued[rest == Reason.LATE_LAUNCH] = 0
     return late, queued, rest
 
 

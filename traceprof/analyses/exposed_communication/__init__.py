@@ -9,16 +9,11 @@ from msgspec.structs import replace
 
 from traceprof import findings as f
 from traceprof.analyses.exposed_communication import reasons
-from traceprof.analyses.exposed_communication.reasons import (
-    PAGE,
-    ExposedOperations,
-    LinkRate,
-    Reason,
-    Remedy,
-)
+from traceprof.analyses.exposed_communication.reasons import PAGE
 from traceprof.analyses.links.link_findings import longest
 from traceprof.analyses.links.link_usage import peaks_by_scope
 from traceprof.analyses.results import CostResult
+from traceprof.communication.exposure import Reason
 from traceprof.communication.messages import num_inside
 from traceprof.run.rank import CpuRank
 from traceprof.run.steady_steps import covered_per_step, only_step
@@ -106,7 +101,7 @@ class ExposedCommunicationMetrics(f.Metrics):
 
 def _removing(_: object, results: Sequence[ExposedCommunicationResult]) -> tuple[str, ...]:
     """Return what removes the finding: shorter communication slows less compute down, too."""
-    is_shorter = any(remedy.makes_shorter for result in results for remedy in result.remedies)
+    is_shorter = any(reasons.SHORTER.intersection(result.remedies) for result in results)
     return ("communication=0" if is_shorter else "perfect-overlap",)
 
 
@@ -130,7 +125,7 @@ class ExposedCommunicationResult(CostResult, frozen=True):
     num_operations: int  # communication operations that are inside the window at all
     longest: tuple[f.Evidence, ...]  # the longest stretches, longest first
     # what is exposed of each operation, and why; None without a GPU
-    operations: ExposedOperations | None
+    operations: reasons.ExposedOperations | None
     # names of the operations that begin in the window, without a GPU
     host_operations: frozenset[str]
     has_gpu: bool  # whether the rank has one; otherwise ranges of its CPU were measured
@@ -140,10 +135,10 @@ class ExposedCommunicationResult(CostResult, frozen=True):
     peaks_gb_per_s: Mapping[str, float | None]
     # how fast the operations with most exposed time are; None where not known, or where hardly any
     # of it is more than waiting
-    rate: LinkRate | None = None
+    rate: reasons.LinkRate | None = None
 
     @property
-    def remedies(self) -> tuple[Remedy, ...]:
+    def remedies(self) -> tuple[reasons.Remedy, ...]:
         """What can be done about it."""
         if self.operations is None:
             return reasons.cpu_remedies(self.host_operations)
@@ -236,7 +231,9 @@ def findings(result: ExposedCommunicationResult) -> list[f.Finding | f.NotApplic
     return f.costly(ID, result, claim, exposed_ns, metrics, reasons.evidence(operations), lines)
 
 
-def _by_metric(operations: ExposedOperations | None, exposed_ns: int) -> dict[str, int | None]:
+def _by_metric(
+    operations: reasons.ExposedOperations | None, exposed_ns: int
+) -> dict[str, int | None]:
     by_metric: dict[str, int | None] = dict.fromkeys(reason.metric for reason in Reason)
     if operations is None:
         return {**by_metric, Reason.UNKNOWN.metric: exposed_ns}

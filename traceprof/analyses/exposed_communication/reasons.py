@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses import remedies as shared
 from traceprof.analyses.links import link_findings
-from traceprof.communication.exposure import Exposure, PackedExposure, Rest, exposure
+from traceprof.communication.exposure import Exposure, PackedExposure, Reason, exposure
 from traceprof.communication.messages import (
     LARGE_BYTES,
     Names,
@@ -37,33 +37,6 @@ if TYPE_CHECKING:
 
 PEER_COPY = "peer copy"
 """The name of a copy from one GPU to another, beside the operations of NCCL."""
-
-
-class Reason(IntEnum):
-    """The reasons for exposed communication, in the order in which they are tried."""
-
-    WAITING = 0
-    LATE_LAUNCH = 1
-    QUEUED = 2
-    SAME_STREAM = 3
-    NEEDED_AT_ONCE = 4
-    LATE_INPUT = 5
-    TRANSFER = 6
-    UNKNOWN = 7
-
-    @property
-    def metric(self) -> str:
-        """The name of its metric."""
-        return f"{self.name.lower()}_ns"
-
-
-_REST = {
-    Rest.LATE_LAUNCH: Reason.LATE_LAUNCH,
-    Rest.SAME_STREAM: Reason.SAME_STREAM,
-    Rest.NEEDED_AT_ONCE: Reason.NEEDED_AT_ONCE,
-    Rest.LATE_INPUT: Reason.LATE_INPUT,
-    Rest.UNKNOWN: Reason.UNKNOWN,
-}
 
 
 class Waiting(Record, frozen=True):
@@ -137,8 +110,7 @@ class ExposedOperations(Record, frozen=True):
         for reason, most in capped:
             by_reason[reason] = np.minimum(left, most)
             left -= by_reason[reason]
-        rest = np.array([_REST[rest] for rest in Rest], np.int64)[exposed.rest]
-        by_reason[rest, np.arange(len(rest))] += left
+        by_reason[exposed.rest, np.arange(len(exposed))] += left
         late_input = by_reason[Reason.LATE_INPUT]
         by_reason[Reason.TRANSFER] = late_input - _up_to(
             exposed.idle_compute_ns, late_input, exposed.line
@@ -398,17 +370,12 @@ class Remedy(Enum):
         " (torch.distributed.pipelining.ScheduleInterleaved1F1B, PyTorch 2.5 and later)"
     )
 
-    @property
-    def makes_shorter(self) -> bool:
-        """Whether it makes communication shorter, and does not only hide it."""
-        return self in _SHORTER
-
     def text(self, operation: str = "communication", who: str = "the late rank") -> str:
         """Return the advice, with an operation that is slow and a rank that is late."""
         return self.value.replace("$operation", operation).replace("$who", who)
 
 
-_SHORTER = {
+SHORTER = {
     Remedy.CHECK_LINK,
     Remedy.LATE_INPUT,
     Remedy.SEND_LESS,
@@ -416,6 +383,7 @@ _SHORTER = {
     Remedy.HALF_THE_BYTES,
     Remedy.FEWER_REDUCTIONS,
 }
+"""Remedies that make communication shorter, and do not only hide it."""
 _GENERAL = {
     Reason.WAITING: Remedy.HELP_LATE_RANK,
     Reason.LATE_LAUNCH: Remedy.LAUNCH_EARLIER,
