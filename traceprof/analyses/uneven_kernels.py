@@ -70,11 +70,6 @@ def advice(cause: str, how_to_sample: str | None) -> tuple[str, ...]:
     return tuple(sample if line == _SAMPLE else line for line in ADVICE[cause])
 
 
-def page_advice() -> str:
-    """Return the advice of the page in Markdown, by what makes kernels uneven."""
-    return "\n".join(f"\n*{cause}*\n\n{f.bullets(lines)}" for cause, lines in ADVICE.items())
-
-
 ID = "uneven-kernels"
 MAX_KERNEL = 60
 """Characters of a kernel's name in a title."""
@@ -350,7 +345,7 @@ def _title(rank: UnevenRank) -> str:
 
 
 PAGE = {
-    "advice": page_advice(),
+    "advice": "\n".join(f"\n*{cause}*\n\n{f.bullets(lines)}" for cause, lines in ADVICE.items()),
     "same_work": percent(rank_work.SAME_WORK),
     "min_noise": percent(rank_work.MIN_NOISE),
     "num_noise": f"{rank_work.NUM_NOISE:.0f}",

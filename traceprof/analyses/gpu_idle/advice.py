@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from traceprof.analyses import remedies
@@ -322,36 +323,40 @@ def unknown_advice(unlaunched_ns: int, silent_ns: int, facts: HostFacts, once: s
 
 def page_advice() -> str:
     """Return all advice for the page of the finding."""
+    each, few = (CallCounts(num, num, 0, is_hip=False) for num in (1000, 1))
+    own = {
+        IdleCause.SETUP: (_LOADING, _COMMUNICATORS),
+        IdleCause.HOST_CODE: (*_PAGES, _ONCE.format(_LONGEST, _MAY_BE[IdleCause.HOST_CODE])),
+        IdleCause.QUEUED: (_QUEUED.format("each operation after a gap"),),
+        IdleCause.WAITING: (
+            _OWN_SLEEP.format("nanosleep"),
+            _ONCE.format(_LONGEST, _MAY_BE[IdleCause.WAITING]),
+        ),
+        IdleCause.ALLOCATION: (_KEEP_POOL,),
+        IdleCause.LAUNCH_BOUND: (remedies.DIRECTIVES, remedies.DATA_REGION),
+    }
+    of_torch = {
+        IdleCause.ALLOCATION: (*_of_cache(each, recurs=True), *_of_cache(few, recurs=True)),
+        IdleCause.DATA_LOADING: BY_LOADER[MULTI],
+        IdleCause.HOST_CODE: tuple(chain.from_iterable(BY_PLACE.values())),
+    }
+    beside_torch = {
+        IdleCause.DATA_LOADING: _DALI,
+        IdleCause.LAUNCH_BOUND: (remedies.GRAPH_BREAKS, _PROFILER),
+    }
     parts = []
     for cause in IdleCause:
         if cause is IdleCause.UNKNOWN:
             continue
-        of_torch = _PYTORCH.get(cause, ())
-        if cause is IdleCause.ALLOCATION:
-            each, few = (CallCounts(num, num, 0, is_hip=False) for num in (1000, 1))
-            of_torch = (*_of_cache(each, recurs=True), *_of_cache(few, recurs=True))
-        if cause is IdleCause.DATA_LOADING:
-            of_torch = (*of_torch, *BY_LOADER[MULTI])
-        if cause is IdleCause.HOST_CODE:
-            of_torch = (*of_torch, *(line for lines in BY_PLACE.values() for line in lines))
-        torch = [f"{line} (PyTorch)" for line in of_torch]
-        torch += _DALI if cause is IdleCause.DATA_LOADING else ()
-        other = [f"{line} (other programs)" for line in _OTHER.get(cause, ())]
-        setup = [_LOADING, _COMMUNICATORS] if cause is IdleCause.SETUP else []
-        setup += _PAGES if cause is IdleCause.HOST_CODE else []
-        setup += [_QUEUED.format("each operation after a gap")] if cause is IdleCause.QUEUED else []
-        setup += [_OWN_SLEEP.format("nanosleep")] if cause is IdleCause.WAITING else []
-        setup += [_KEEP_POOL] if cause is IdleCause.ALLOCATION else []
-        setup += (
-            [remedies.DIRECTIVES, remedies.DATA_REGION] if cause is IdleCause.LAUNCH_BOUND else []
-        )
-        if cause in {IdleCause.WAITING, IdleCause.HOST_CODE}:
-            setup.append(_ONCE.format("in the longest gap", _MAY_BE[cause]))
-        torch += [remedies.GRAPH_BREAKS] if cause is IdleCause.LAUNCH_BOUND else []
-        torch += [_PROFILER] if cause is IdleCause.LAUNCH_BOUND else []
-        lines = bullets([*_ANY_PROGRAM.get(cause, ()), *setup, *torch, *other])
-        parts.append(f"`{cause.value}_ns`:\n\n{lines}")
+        lines = [*_ANY_PROGRAM.get(cause, ()), *own.get(cause, ())]
+        torch = (*_PYTORCH.get(cause, ()), *of_torch.get(cause, ()))
+        lines += [*(f"{line} (PyTorch)" for line in torch), *beside_torch.get(cause, ())]
+        lines += (f"{line} (other programs)" for line in _OTHER.get(cause, ()))
+        parts.append(f"`{cause.value}_ns`:\n\n{bullets(lines)}")
     return "\n\n".join(parts)
+
+
+_LONGEST = "in the longest gap"
 
 
 def _of_cache(calls: CallCounts, *, recurs: bool) -> tuple[str, ...]:
