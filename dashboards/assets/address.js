@@ -175,7 +175,6 @@ export function withTimeline(here, shown) {
 }
 
 /**
- * The address with a piece of time in it.
  * @param {string} href
  * @param {string} base the nanosecond from which the times count
  * @param {number} start ns

@@ -59,10 +59,7 @@ async function reveal(id) {
   }
 }
 
-/**
- * Go to the card of a finding on the overview, for what is chosen.
- * @param {string} finding
- */
+/** @param {string} finding */
 export function showCard(finding) {
   go(toOverview(location.href));
   return reveal(`finding-${finding}`);

@@ -10,10 +10,7 @@ const MIN_LABEL = 13; // between names of rows
 const GAP_BELOW = 120; // width in pixels from which columns have gaps
 const FAINTEST = 0.06; // the colour of the least value
 
-/**
- * Strength of a colour.
- * @param {number} share from the least value, 0, to the greatest, 1
- */
+/** @param {number} share from the least value, 0, to the greatest, 1 */
 export const opacity = (share) => FAINTEST + (1 - FAINTEST) * share;
 
 /**
@@ -52,7 +49,6 @@ export class CellsChart extends CanvasChart {
   }
 
   /**
-   * The left and right end of a column.
    * @param {number} column
    * @returns {[number, number]}
    */

@@ -6,10 +6,7 @@ import { go } from "../navigation.js";
 
 /** @import { Places } from "./types.d.ts" */
 
-/**
- * A colour of the page.
- * @param {string} name of a variable in style.css
- */
+/** @param {string} name of a variable in style.css */
 export const themeColor = (name) =>
   getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 

@@ -74,7 +74,6 @@ export function axisRange(places, rows, from, to) {
 }
 
 /**
- * Frame the bars of slow steps, with their numbers above.
  * @param {uPlot} chart
  * @param {StackRow} row
  */

@@ -47,7 +47,6 @@ export function pieceAt(times, time) {
 }
 
 /**
- * The address of the view for a piece of time.
  * @param {string} here
  * @param {string} base the nanosecond at which the axis begins
  * @param {number} start seconds

@@ -11,7 +11,6 @@ const TICK_PIXELS = 110; // between grid lines, at least
 const LABEL_PIXELS = 24; // half the width of a label
 
 /**
- * The grid lines of a view; none before the extent is known.
  * @param {View | null} view
  * @param {number} plotWidth
  * @param {boolean} isFromZero whether the clock is 0 where a step begins

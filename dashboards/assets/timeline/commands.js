@@ -20,10 +20,7 @@ export async function follow(timeline, event) {
   await timeline.select(event.id, { scroll: true });
 }
 
-/**
- * Show the selected kernel's collective on all of its ranks.
- * @param {Timeline} timeline
- */
+/** @param {Timeline} timeline */
 export function showCollective({ selected, together, panel }) {
   const isCommunication = selected?.kind === "communication" && selected.id.includes(".op.");
   if (selected && isCommunication) together.show(selected);
@@ -55,7 +52,6 @@ export async function goToNeighbour(timeline, direction) {
 }
 
 /**
- * Select the next or the previous event of the name of the selected one, on its rank.
  * @param {Timeline} timeline
  * @param {"next" | "previous"} direction
  */

@@ -113,7 +113,6 @@ export class TimelineData {
   }
 
   /**
-   * Evidence with its times as offsets.
    * @param {any[]} evidence as the server sends it
    * @returns {Evidence[]}
    */
@@ -301,10 +300,7 @@ export class TimelineData {
     return this.#ask(what, { ...parameters, ...times });
   }
 
-  /**
-   * How far the ranks are apart, which has a row of its own.
-   * @param {TimelineLayout} layout
-   */
+  /** @param {TimelineLayout} layout */
   async loadSpreads(layout) {
     try {
       const { spreads } = await this.#ask("spreads", {});

@@ -30,7 +30,6 @@ export function namedEvidence(evidence, finding, index, view) {
 }
 
 /**
- * Bands over all rows of a rank, of the finding that is shown.
  * @param {Flag[]} flags
  * @param {Row[]} rows
  * @param {Evidence | null} shown

@@ -39,7 +39,6 @@ export const timeAt = (x, view, plotWidth) =>
   view.start + ((x - GUTTER) / plotWidth) * view.span;
 
 /**
- * The row at a height, by the `top` and `height` of each.
  * @template {{ top: number, height: number }} Placed
  * @param {Placed[]} rows
  * @param {number} y

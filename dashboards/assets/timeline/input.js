@@ -60,7 +60,6 @@ function listenToWheel(timeline) {
 }
 
 /**
- * The kind of choice of a drag that begins at a place of the canvas.
  * @param {number} x
  * @param {number} y
  * @param {MouseEvent} event

@@ -132,7 +132,6 @@ export const sharesText = ({ kinds, length }) =>
   kinds.map(({ kind, ns }) => `${kind} ${((100 * ns) / Math.max(length, 1)).toFixed(1)} %`).join(", ");
 
 /**
- * The critical path of steps, the longest parts first.
  * @param {StepPath} path
  * @param {Timeline} timeline
  */

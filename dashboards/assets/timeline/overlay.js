@@ -4,12 +4,11 @@ import { AXIS, FLAGS, GUTTER, NEAR_MARK, polygon } from "./geometry.js";
 import { duration, fromZero, seconds } from "./time.js";
 
 /** @import { TimelinePainter } from "./painter.js" */
-/** @import { Band, BriefEvent, Clocks, Interval, Row, State } from "./types.d.ts" */
+/** @import { Band, BriefEvent, Clocks, Draw, Interval, Row } from "./types.d.ts" */
 
 const MIN_WIDTH = 2; // of what is marked
 
 /**
- * Draw the evidence of the finding that is shown: across the rows of its rank.
  * @param {TimelinePainter} painter
  * @param {Band[]} bands
  */
@@ -31,10 +30,7 @@ export function drawBands(painter, bands) {
 /** @param {BriefEvent} event */
 const intervalOf = ({ row, begin, length }) => ({ row, start: begin, end: begin + length });
 
-/**
- * @param {TimelinePainter} painter
- * @param {State} state
- */
+/** @type {Draw} */
 export function drawOutlines(painter, { hover, selected, rowOf }) {
   const { context, theme } = painter;
   /**
@@ -61,8 +57,7 @@ export function drawOutlines(painter, { hover, selected, rowOf }) {
 /**
  * Draw arrows from the call that launches to the operation that is launched, and from what a stream
  * waited for to what it ran then. Where one of them is out of view, say how far.
- * @param {TimelinePainter} painter
- * @param {State} state
+ * @type {Draw}
  */
 export function drawLinks(painter, { selected, together, rowOf }) {
   if (!selected || together) return;
@@ -145,8 +140,7 @@ function drawUncertainty(painter, x, rows, clocks) {
 
 /**
  * Draw the range that is being chosen to zoom to, else the pointer's time.
- * @param {TimelinePainter} painter
- * @param {State} state
+ * @type {Draw}
  */
 export function drawPointer(painter, { view, pointerX, chosen, rows, clocks }) {
   const { context, theme, height, plotWidth } = painter;
@@ -186,11 +180,7 @@ function drawTag({ context, theme, width: whole }, text, x, y) {
   context.fillText(text, left + 6, y + 0.5);
 }
 
-/**
- * Draw the area that is kept: its rows in its piece of time.
- * @param {TimelinePainter} painter
- * @param {State} state
- */
+/** @type {Draw} */
 export function drawArea(painter, { area, rowOf }) {
   if (!area) return;
   const { context, theme } = painter;
@@ -210,8 +200,7 @@ export function drawArea(painter, { area, rowOf }) {
 
 /**
  * Draw a collective on all of its ranks: how long each waited, and arrows from the last to come.
- * @param {TimelinePainter} painter
- * @param {State} state
+ * @type {Draw}
  */
 export function drawTogether(painter, { together, rowOf, clocks }) {
   if (!together) return;

@@ -64,7 +64,6 @@ export class PageAddress {
   }
 
   /**
-   * Let all pages show a range of time.
    * @param {number} start
    * @param {number} end
    */

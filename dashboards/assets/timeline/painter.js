@@ -264,10 +264,7 @@ export class TimelinePainter {
     }
   }
 
-  /**
-   * Rows that stay where they are, over the others.
-   * @param {State} state
-   */
+  /** @param {State} state */
   #pinned({ rows, tiles, path }) {
     const { context, theme } = this;
     const pinned = rows.filter((row) => row.pinned);

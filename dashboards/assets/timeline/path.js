@@ -6,7 +6,7 @@ import { pathContent } from "./lists.js";
 import { holds } from "./view.js";
 /** @import { TimelinePainter } from "./painter.js" */
 /** @import { Timeline } from "./timeline.js" */
-/** @import { PathPart, PathReply, PathWhere, Row, State, StepPath } from "./types.d.ts" */
+/** @import { Draw, PathPart, PathReply, PathWhere, Row, State, StepPath } from "./types.d.ts" */
 /** @typedef {Extract<PathReply, { state: "known" }>} KnownPath */
 
 const POLL_MS = 500; // the server computes it in the background
@@ -174,8 +174,7 @@ export function drawPathRow(painter, { top, height }, { parts }) {
 
 /**
  * The part of the path that ran in rows: underlined, and joined where it goes on in another row.
- * @param {TimelinePainter} painter
- * @param {State} state
+ * @type {Draw}
  */
 export function drawPath(painter, { path, rowOf }) {
   if (!path) return;

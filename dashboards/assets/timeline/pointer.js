@@ -172,7 +172,6 @@ export function eventLines(event) {
 }
 
 /**
- * The tooltip of a block, from the server's summary of it.
  * @param {Hit} hit
  * @param {Summary} summary
  */

@@ -10,7 +10,6 @@ const INSET = 3; // above and below
 const GAP = 1; // between thirds
 
 /**
- * True if a strip shows a view in its range and resolution.
  * @param {Strip | undefined} strip
  * @param {View} view
  */

@@ -35,7 +35,6 @@ export function decoded(reply, { start, end }, view, columns) {
 }
 
 /**
- * True if a tile shows a view in its range and resolution.
  * @param {Tile | undefined} tile
  * @param {View} view
  * @param {number} columns

@@ -163,7 +163,6 @@ export class Timeline {
   }
 
   /**
-   * Let a range of time fill such a share of the view.
    * @param {number} start
    * @param {number} end
    * @param {number} [share]

@@ -1,5 +1,7 @@
 // What the parts of the timeline hand to each other. Times are ns from the page's base.
 
+import type { TimelinePainter } from "./painter.js";
+
 export interface View { start: number; span: number }
 
 export interface Interval { start: number; end: number }
@@ -201,6 +203,8 @@ export interface State {
   hits: Hits | null;
   notes: NoteMark[];
 }
+
+export type Draw = (painter: TimelinePainter, state: State) => void;
 
 /** What is being dragged over: all rows, or those between two heights. */
 export interface Chosen { from: number; to: number; top?: number; bottom?: number }
