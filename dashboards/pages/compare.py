@@ -72,8 +72,7 @@ def answers(view: View) -> tuple[list[Component], bool]:
 def drawn(question: PendingAnswer) -> list[Component]:
     """Return the comparison, or a note that it is being made."""
     if not question.is_over:
-        parts = [html.P("Analysing the other side …"), html.Progress()]
-        return [html.Div(parts, className="loading", role="status")]
+        return [ui.waiting("Analysing the other side …")]
     if question.answer is None:
         return [ui.card("No comparison", ui.nothing(one_line(question.error or "")))]
     compared: ComparedSides = question.answer

@@ -12,7 +12,7 @@ from dashboards.pages.compare import sure
 from dashboards.questions import questions_about
 from dashboards.timeline.events import OPERATION
 from dashboards.widgets.charts import CATEGORIES
-from dashboards.widgets.components import answered_later, bar, card, legend, nothing, page
+from dashboards.widgets.components import answered_later, card, nothing, page, shares
 from dashboards.widgets.tables import Column, record, table
 from traceprof.analyses import overlap_slowdown
 from traceprof.analyses.kernels.launched_kernels import SEPARATOR, Launcher
@@ -21,7 +21,7 @@ from traceprof.findings import share
 from traceprof.kernel_names import function_name, kernel_title
 from traceprof.reports.ranks_text import arithmetic_text, reached, step_text
 from traceprof.trace.model.parts import Part
-from traceprof.units import counted, duration, percent
+from traceprof.units import counted, duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -204,13 +204,11 @@ def _categories(uses: Sequence[KernelSum], total_ns: int) -> Component:
         name = str(kind.category) if kind.is_known else "not known by name"
         spent[name] = spent.get(name, 0) + use.total_ns
     ordered = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
-    shares = [
+    parts = (
         (name, share(time, total_ns), CATEGORIES.get(name, CATEGORIES["other"]))
         for name, time in ordered
-    ]
-    shown = bar((part, color, f"{name}: {percent(part)}") for name, part, color in shares)
-    names = legend((color, f"{name} {percent(part)}") for name, part, color in shares)
-    return card("By category", shown, names, note="by their names")
+    )
+    return card("By category", *shares(parts), note="by their names")
 
 
 def _compute(view: View) -> Component:

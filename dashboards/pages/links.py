@@ -115,9 +115,7 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
         note += f"; the {len(worst)} of {len(links)} links that come closest to their peak"
     label = "the rate of each link over time against its peak, by rank and direction"
     chart = charts.plots("link-rates", rates_over_time(worst, view.clock), label)
-    idle = f"{num_idle} more stay below 1 % of their peak and are not drawn: they are in the table."
-    if num_idle == 1:
-        idle = "1 more stays below 1 % of its peak and is not drawn: it is in the table."
+    idle = f"Not drawn, but in the table: {counted(num_idle, 'link')} below 1 % of the peak."
     below = html.P(idle, className="note") if num_idle else None
     return card(title, chart, below, note=note)
 

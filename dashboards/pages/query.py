@@ -115,8 +115,7 @@ def _form(address: Address) -> Component:
 def drawn(question: PendingAnswer, view: View) -> list[Component]:
     """Return what a query selects, or why it selects nothing, or that it runs."""
     if not question.is_over:
-        running = [html.P("Running …"), html.Progress()]
-        return [html.Div(running, className="loading", role="status")]
+        return [ui.waiting("Running …")]
     if question.answer is None:
         return [ui.card("No result", html.P(one_line(question.error or ""), role="alert"))]
     result: QueryResult = question.answer

@@ -81,12 +81,9 @@ def drawn(question: PendingAnswer) -> list[Component]:
 def _waiting(question: PendingAnswer) -> Component:
     done, expected = question.done, question.expected
     if not expected:
-        return html.Div(
-            [html.P("Replaying the steps …"), html.Progress()], className="loading", role="status"
-        )
-    bar = html.Progress(value=str(done), max=str(expected))
+        return ui.waiting("Replaying the steps …")
     text = f"Replaying the steps: {percent(done / expected)}"
-    return html.Div([html.P(text), bar], className="loading", role="status")
+    return ui.waiting(text, html.Progress(value=str(done), max=str(expected)))
 
 
 def _form(assumed: Sequence[str]) -> Component:
@@ -218,15 +215,10 @@ def _critical_path(whatif: WhatIf) -> list[Component]:
     shares = path_shares(whatif)
     if not shares:
         return []
-    shown = ui.bar(
-        (part, _PATH_COLORS[name], f"{name}: {percent(part)}") for name, part in shares.items()
-    )
-    names = ui.legend(
-        (_PATH_COLORS[name], f"{name} {percent(part)}") for name, part in shares.items()
-    )
+    shown = ui.shares((name, part, _PATH_COLORS[name]) for name, part in shares.items())
     note = "what its end waited for, of all ranks: a change elsewhere gains nothing"
     where = html.P(
         ["Of one step, part by part: key K on ", dcc.Link("the timeline", href=addresses.TIMELINE)],
         className="note",
     )
-    return [ui.card("The critical path", shown, names, where, note=note)]
+    return [ui.card("The critical path", *shown, where, note=note)]

@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 from dashboards import address as addresses
 from traceprof.errors import one_line
 from traceprof.findings import by_reason
-from traceprof.units import counted, duration, ranks_text
+from traceprof.units import counted, duration, percent, ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -132,6 +132,18 @@ def nothing(text: str, how: str = "") -> Component:
     if how:
         parts.append(html.P(["→ ", html.Code(how)], className="how"))
     return html.Div(parts, className="nothing")
+
+
+def shares(parts: Iterable[tuple[str, float, str]]) -> list[Component]:
+    """Return parts of a whole, by name, share and colour: a bar, and what its colours stand for."""
+    known = [(share, color, f"{name} {percent(share)}") for name, share, color in parts]
+    return [bar(known), legend((color, text) for _, color, text in known)]
+
+
+def waiting(text: str, bar: Component | None = None) -> Component:
+    """Return what is shown while an answer is made; the bar says how far it is."""
+    bar = html.Progress() if bar is None else bar
+    return html.Div([html.P(text), bar], className="loading", role="status")
 
 
 def answered_later(name: str, shown: Children, is_over: bool) -> list[Component]:

@@ -283,7 +283,7 @@ def test_links(page: Page, serve: Serve) -> None:
     page.wait_for_selector("#link-rates .uplot canvas")
     # Those that carried next to nothing are not drawn, and said.
     said = re.search(
-        r"the (\d+) of (\d+) links that come closest to their peak.*\b(\d+) more stays? below 1 %",
+        r"the (\d+) of (\d+) links that come closest to their peak.*\b(\d+) links? below 1 %",
         page.locator("#page").inner_text(),
         re.DOTALL,
     )
