@@ -19,7 +19,7 @@ Shares no code with ``traceprof``.
   operation that hardly runs (5 % of the returns) in them and whose own hardly runs in it.
 * Phases cover 80 % of the operations' time, at least four returns each.
 * Where at least half of the periods hold no communication kernel, and others do, periods are also
-  searched with these kernels in between: if there are fewer, they count, each from the operation
+  searched with these kernels in between: if there are any, they count, each from the operation
   that comes first in it or after it, without these kernels.
 """
 
@@ -128,7 +128,7 @@ def _between_collectives(
             places.insert(0, first)
         places = [place for place in places if place < stop]
         longer.append(Phase(lag, first, places, stop, phase.same, phase.names))
-    return longer if sum(len(phase.begins) for phase in longer) < len(begins) else []
+    return longer
 
 
 def _match(phases: list[Phase]) -> float:

@@ -281,6 +281,17 @@ def test_a_collective_after_every_tenth_iteration_is_inserted(tmp_path: Path) ->
         assert len(known(rank.steps)) == 100
 
 
+def test_a_step_with_a_collective_is_one_whatever_kind_of_it_runs(tmp_path: Path) -> None:
+    trace, names = TraceBuilder(), (ALL_REDUCE, ALL_REDUCE.replace("RING", "TREE"))
+    for number in range(40):
+        at = number * 200 * US
+        solver(1, ("forward", "backward", "update"), builder=trace, begin_ns=at)
+        trace.kernel(at + 150 * US, at + 160 * US, names[number % 2])
+    with ranks_of(trace.write(tmp_path)) as (rank,):
+        assert known(rank.periods).phases == (Period("forward", 3, is_only=True),)
+        assert len(known(rank.steps)) == 39  # from the first gap on
+
+
 def test_collectives_alone_are_no_phase(tmp_path: Path) -> None:
     trace = between_collectives()
     for number in range(300):

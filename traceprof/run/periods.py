@@ -618,7 +618,7 @@ def period_steps(
 
 
 def _of_collectives(periods: Periods, collectives: Items) -> Periods | None:
-    """Return longer periods that end with collectives which most of the given ones lack, if any.
+    """Return periods that end with collectives which most of the given ones lack, if any.
 
     A program that does the same again and again between two collectives repeats itself with them.
     """
@@ -646,8 +646,7 @@ def _of_collectives(periods: Periods, collectives: Items) -> Periods | None:
         if of_phase[0] - first >= (1 - _TOLERANCE) * lag:
             of_phase = np.append(first, of_phase)  # before the first collective
         phases.append(Phase(lag, first, of_phase[of_phase < stop], stop, phase.match))
-    is_longer = sum(len(phase.begins) for phase in phases) < len(begins)
-    return Periods(items, tuple(phases)) if phases and is_longer else None
+    return Periods(items, tuple(phases)) if phases else None
 
 
 def _holds_most(
