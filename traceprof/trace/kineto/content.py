@@ -121,7 +121,7 @@ class Content:
     work: Int64
     # operators that communicate, and annotations of communication, by number
     calls: tuple[Call, ...]
-    first_ns: int | None  # the start of the first event; None before there is one
+    first_ns: int  # the start of the first event
     end_ns: int | None  # the end of the recording; None if unknown
     thread_names: Mapping[int, str] = field(default_factory=dict)  # by thread
     process_names: Mapping[int, str] = field(default_factory=dict)  # by process
@@ -145,11 +145,7 @@ def read_content(file: TraceFile, progress: Progress | None = None) -> Content:
     tables = _Tables()
     with _no_collection():
         document = KinetoDocument(file, file.pieces(progress), tables)
-    content = tables.finish(document, file)
-    if content.first_ns is None:
-        unread = frozenset(content.num_unread)
-        raise without_events(file, is_cut=content.is_cut, unread=unread)
-    return content
+    return tables.finish(document, file)
 
 
 def only_process(content: Content, path: Path) -> int:
@@ -214,8 +210,11 @@ class _Tables:
     def finish(self, document: KinetoDocument, file: TraceFile) -> Content:
         """Return the content of all events.
 
-        Raises TraceFormatError: their lengths are beyond any clock.
+        Raises TraceFormatError: there is none, or their lengths are beyond any clock.
         """
+        if self._first_ns is None:
+            unread = frozenset(self._num_unread)
+            raise without_events(file, is_cut=document.is_cut, unread=unread)
         if self._sum_ns >= MAX_SUM_NS:
             raise file.damaged("its events take longer than any clock counts", RECORD_AGAIN)
         tables: dict[Kind, Mapping[str, Column]] = {

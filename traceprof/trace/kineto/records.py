@@ -154,7 +154,7 @@ def _sorted(columns: Mapping[str, Column], rows: Int64) -> dict[str, Column]:
 def _base(rows: Mapping[str, Column], content: Content) -> tuple[Column, Column, Column, Column]:
     if not rows:
         return _NO_COLUMN, _NO_COLUMN, _NO_COLUMN, _NO_COLUMN
-    start = pack(rows[table.START].values - (content.first_ns or 0))
+    start = pack(rows[table.START].values - content.first_ns)
     ahead = pack_ahead(rows[table.CORRELATION].values)
     return start, rows[table.LENGTH], rows[table.STREAM], ahead
 
@@ -196,7 +196,7 @@ def read_api_calls(content: Content) -> ApiCalls | None:
     columns = content.take(Kind.API_CALL)
     if not columns:
         return None
-    start = columns[table.START].values - (content.first_ns or 0)
+    start = columns[table.START].values - content.first_ns
     correlation = columns[table.CORRELATION].values
     order = np.lexsort((start, correlation))
     return ApiCalls(
@@ -218,7 +218,7 @@ def read_host_code(content: Content, process: int, kind: Kind) -> HostCode | Non
     if not columns:
         return None
     rows = np.flatnonzero(columns[table.PROCESS].isin([process]))
-    start = columns[table.START].at(rows) - (content.first_ns or 0)
+    start = columns[table.START].at(rows) - content.first_ns
     order = np.argsort(start, kind="stable")
     rows = rows[order]
     return HostCode(
@@ -239,7 +239,7 @@ def read_synchronizations(content: Content) -> Synchronizations | None:
     columns = content.tables.get(Kind.SYNCHRONIZATION)
     if columns is None:
         return None
-    start = columns[table.START].values - (content.first_ns or 0)
+    start = columns[table.START].values - content.first_ns
     order = np.argsort(start, kind="stable")
     start = start[order]
     name = columns[table.NAME].values[order]
@@ -296,7 +296,7 @@ def read_launch_stalls(content: Content, process: int) -> LaunchStalls | None:
     chosen = is_in(columns[table.NAME].values, np.array(stalls, np.int64))
     chosen &= columns[table.PROCESS].values == process
     rows = np.flatnonzero(chosen)
-    start = columns[table.START].at(rows) - (content.first_ns or 0)
+    start = columns[table.START].at(rows) - content.first_ns
     rows, start = rows[np.argsort(start, kind="stable")], np.sort(start)
     return LaunchStalls(
         start,
@@ -311,7 +311,7 @@ def read_overhead(content: Content) -> ThreadSpans:
     columns = content.tables.get(Kind.OVERHEAD)
     if columns is None:
         return NO_SPANS
-    start = columns[table.START].values - (content.first_ns or 0)
+    start = columns[table.START].values - content.first_ns
     end = start + columns[table.LENGTH].values
     order = np.lexsort((end, start))
     thread, name = columns[table.THREAD].values, columns[table.NAME].values
@@ -355,7 +355,7 @@ def read_annotations(content: Content) -> Annotations | None:
     columns = content.tables.get(Kind.ANNOTATION)
     if columns is None:
         return None
-    start = columns[table.START].values - (content.first_ns or 0)
+    start = columns[table.START].values - content.first_ns
     end = start + columns[table.LENGTH].values
     end[columns[table.IS_OPEN].values > 0] = OPEN_END
     order = np.lexsort((-end, start))
@@ -369,7 +369,7 @@ def read_marks(content: Content, process: int) -> Marks | None:
     rows = np.flatnonzero(columns[table.PROCESS].isin([process])) if columns else _NOTHING
     if not len(rows):
         return None
-    time = columns[table.START].at(rows) - (content.first_ns or 0)
+    time = columns[table.START].at(rows) - content.first_ns
     order = np.argsort(time, kind="stable")
     name, thread = (columns[of].at(rows[order]) for of in (table.NAME, table.THREAD))
     return Marks(time[order], name, thread, content.names)
@@ -461,7 +461,7 @@ def call_rows(content: Content, kind: Kind) -> list[CallRow]:
         return []
     facts: Int64 = columns[table.FACTS].values
     chosen = np.flatnonzero(facts != UNKNOWN)
-    start = columns[table.START].at(chosen) - (content.first_ns or 0)
+    start = columns[table.START].at(chosen) - content.first_ns
     end = start + columns[table.LENGTH].at(chosen)
     if table.IS_OPEN in columns:
         end[columns[table.IS_OPEN].at(chosen) > 0] = OPEN_END

@@ -376,7 +376,7 @@ class KinetoTrace(Trace):
 
     @cached_property
     def session(self) -> Session:
-        first_ns, end_ns = self._content.first_ns or 0, self._content.end_ns
+        first_ns, end_ns = self._content.first_ns, self._content.end_ns
         facts = self._content.facts
         software = {**self._distributed, **facts}
         start_ns = (_integer(facts.get("baseTimeNanoseconds")) or 0) + first_ns
