@@ -307,6 +307,22 @@ def test_waits_that_are_not_known_weaken_the_verdict(
     assert (said.trust == "waits for other ranks are not known") is not is_known
 
 
+@pytest.mark.parametrize(("copy_us", "severity"), [(50, Severity.INFO), (5_000, Severity.HIGH)])
+def test_findings_of_a_rank_that_hardly_ran(
+    tmp_path: Path, copy_us: int, severity: Severity
+) -> None:
+    """A copy is all that a second process did, a moment or a third of the other one's time."""
+    trace = TraceBuilder()
+    for number in range(20):
+        at = number * 700 * US
+        trace.kernel(at, at + 600 * US, "sweep(float*)", launch=(at - 5 * US, at - 4 * US))
+    trace.memcpy(0, copy_us * US // 2, pid=2000, device=1)
+    trace.memcpy(copy_us * US // 2, copy_us * US, pid=2000, device=1)
+    findings = result_of(trace.write(tmp_path)).findings
+    (copied,) = [finding for finding in findings if finding.id == "exposed-copy"]
+    assert (copied.rank, copied.severity) == (1, severity)
+
+
 def test_what_may_be_in_order_stands_before_nothing_that_is_more() -> None:
     """Operations behind others on their stream: `info`, where they may depend on each other."""
     for severity, first in (

@@ -15,7 +15,7 @@ from traceprof.analyses.verdict.headline import as_parts, headline, in_order
 from traceprof.analyses.verdict.phases import costs_elsewhere, in_phases
 from traceprof.analyses.verdict.run_result import Verdict
 from traceprof.analyses.verdict.savings import bounded
-from traceprof.findings import Finding, NotApplicable, by_id
+from traceprof.findings import Finding, NotApplicable, Severity, by_id
 from traceprof.run.guard import collected_failures, optional
 from traceprof.run.opening import notes_of
 from traceprof.run.periods import about_part
@@ -65,7 +65,7 @@ def _verdict(measured: MeasuredRun, only: set[str], skip: set[str]) -> Verdict:
     breakdowns = measured.results.of(breakdown)
     head = headline(breakdowns)
     missing = [claim for claim in judged if isinstance(claim, NotApplicable)]
-    every = [claim for claim in judged if isinstance(claim, Finding)]
+    every = [*_weighed([claim for claim in judged if isinstance(claim, Finding)], breakdowns)]
     asked = {
         id_
         for analysis in analyses
@@ -113,6 +113,20 @@ def _assumed(measured: MeasuredRun, findings: Sequence[Finding]) -> dict[str, tu
         results = [each for each in measured.results.named(analysis.name) if each.rank in ranks]
         assumed[group[0].id] = analysis.findings[group[0].id].assumed(group, results)
     return {id_: atoms for id_, atoms in assumed.items() if atoms}
+
+
+_MIN_JUDGED = 0.01  # of the longest time of a rank: a share of less says nothing of the run
+
+
+def _weighed(
+    findings: Sequence[Finding], breakdowns: Sequence[BreakdownResult]
+) -> Iterator[Finding]:
+    """Yield the findings; those of ranks that hardly ran beside others are `info`."""
+    judged_ns = {result.rank: result.judged.window_ns for result in breakdowns}
+    least_ns = _MIN_JUDGED * max(judged_ns.values(), default=0)
+    for finding in findings:
+        hardly_ran = judged_ns.get(finding.rank, least_ns) < least_ns
+        yield structs.replace(finding, severity=Severity.INFO) if hardly_ran else finding
 
 
 def _judged(

@@ -131,7 +131,11 @@ _MUCH_MORE = 1.05  # a step of another rank may be as much longer
 class ThreeLines(Struct, frozen=True, forbid_unknown_fields=True):
     """What is wrong, what to do, and what it brings, in at most 60 words."""
 
-    problem: Annotated[Text, "What is wrong, in one sentence with one number."]
+    problem: Annotated[
+        Text,
+        "What is wrong, in one sentence with one number; one of the compute before it where that"
+        " takes 90 % or more.",
+    ]
     action: Annotated[Text | None, "What to do first; null if there is nothing to do."]
     gain: Annotated[Text | None, "What a step gains by it; null if that is unknown."]
     trust: Annotated[Text | None, "What weakens the verdict; null if nothing does."]
