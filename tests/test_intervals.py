@@ -118,3 +118,9 @@ def test_who_holds_a_time(spans: list[list[int]], time: int) -> None:
 def test_the_largest(values: list[int], most: int) -> None:
     found = intervals.largest(np.array(values, np.int64), most)
     assert found.tolist() == sorted(range(len(values)), key=lambda index: -values[index])[:most]
+
+
+def test_a_window_that_ends_before_its_start_holds_nothing() -> None:
+    covered = intervals.union(np.array([10]), np.array([20]))
+    windows = np.array([12, 25, 5]), np.array([18, 5, 5])
+    assert intervals.covered_within(covered, *windows).tolist() == [6, 0, 0]

@@ -226,11 +226,11 @@ def covered_before(covered: Intervals, times_ns: Int64) -> Int64:
 def covered_within(covered: Intervals, start_ns: Int64, end_ns: Int64) -> Int64:
     """Return how much of `covered` each window [start, end) holds: int64[m] ns.
 
-    Windows are in any order, and none ends before its start.
+    Windows are in any order; one that ends before its start holds nothing.
     """
     within: Int64 = covered_before(covered, end_ns)
     within -= covered_before(covered, start_ns)
-    return within
+    return np.maximum(within, 0, out=within)
 
 
 def holder(start_ns: Int64, end_ns: Int64, times_ns: Int64) -> Int64:
