@@ -29,7 +29,6 @@ from tests.support.traces import (
     real_turn,
 )
 from tests.support.workers import Crashes, reports_of_run
-from traceprof.__main__ import OBJECTS_BETWEEN_COLLECTIONS
 from traceprof.run import guard
 
 _SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
@@ -99,7 +98,6 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     finally:
         gc.freeze()
         gc.enable()
-        gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)  # as commands do
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

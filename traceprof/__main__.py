@@ -5,7 +5,6 @@ Ctrl-C while the modules are imported ends the process at once, without a traceb
 
 from __future__ import annotations
 
-import gc
 import os
 
 try:
@@ -18,10 +17,6 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
-# Python collects garbage after this many new objects, by default 700: imports create as many all
-# the time, and none of them is garbage. A small report makes fewer than this.
-OBJECTS_BETWEEN_COLLECTIONS = 150_000
-
 
 def _leave(*_: int | FrameType | None) -> NoReturn:
     os._exit(130)
@@ -31,7 +26,6 @@ def main() -> NoReturn:
     """Run the command line and exit."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _leave)
-    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     from traceprof.cli.main import main as run  # noqa: PLC0415  (under the guard)
 
     run()

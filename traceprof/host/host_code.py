@@ -175,8 +175,7 @@ class Nested(Record, frozen=True):
         time, span = time.take(order), span.take(order)
         start, end, span = time[:-1], time[1:], span[:-1]
         counts = (end > start) & (span >= 0)
-        # `compress` takes a third of the time of a mask as index.
-        return start.compress(counts), end.compress(counts), span.compress(counts)
+        return start[counts], end[counts], span[counts]
 
 
 def nested(start_ns: Int64, end_ns: Int64) -> Nested:

@@ -114,13 +114,9 @@ def maker(kind: type[Record], *own: str) -> Callable[..., Record]:
     values = attrgetter(*names)
 
     def made(row: object, *given: object) -> Record:
-        return kind(*given, *values(row))
-
-    def made_by_name(row: object, *given: object) -> Record:
         return kind(**dict(zip((*own, *names), (*given, *values(row)), strict=True)))
 
-    # There are many steps, and names take longer.
-    return made if (*own, *names) == kind.__struct_fields__ else made_by_name
+    return made
 
 
 def meanings(record: type[Struct]) -> dict[str, str]:

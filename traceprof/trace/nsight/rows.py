@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceprof.trace.columns import ColumnBuilder, rows_of
+from traceprof.trace.columns import ColumnBuilder
 from traceprof.trace.grouping import pieces
 from traceprof.trace.model import special_values
 from traceprof.trace.nsight import schema
@@ -57,7 +57,7 @@ class RowsByProcess:
             if builders is None:
                 builders = self._columns[key] = {name: ColumnBuilder() for name in columns}
             for name, values in columns.items():
-                builders[name].append(rows_of(values, rows), spans[name])
+                builders[name].append(values[rows], spans[name])
 
     def finished(self) -> Iterator[tuple[int, dict[str, Column]]]:
         """Yield the columns of each key, in order, and release them."""
