@@ -102,7 +102,7 @@ def helping_process(db: Database) -> None:
     """Add a process that only pins memory; without ranges none can be known to help."""
     thread = {"domainId": 9, "globalTid": global_tid(50_000)}
     for kind, text in ((schema.NVTX_DOMAIN, "traceprof"), (59, "pin_memory bytes=4096")):
-        for table in _tables(db, "eventType"):
+        for table in {*_tables(db, "eventType")} & {*_tables(db, "domainId")}:
             _insert(db, table, {"start": 0, "end": 10, "eventType": kind, "text": text, **thread})
 
 
