@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import Enum, auto
 from math import ceil
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_args
 from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType
 from msgspec.structs import FieldInfo, asdict, fields
 
-from traceprof.patterns import lazy
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -427,7 +427,7 @@ def costliest_like(finding: Finding, among: Iterable[Finding]) -> Finding | None
     return max(alike, key=lambda one: one.impact_ns, default=None)
 
 
-_NUMBER = lazy(r"\d[\d.]*(?: (?:ns|µs|ms|s|%|kB|MB|GB))?")
+_NUMBER = re.compile(r"\d[\d.]*(?: (?:ns|µs|ms|s|%|kB|MB|GB))?")
 
 
 def by_reason(missing: Iterable[NotApplicable]) -> list[list[NotApplicable]]:

@@ -19,6 +19,7 @@ Int32 = np.ndarray[tuple[Any, ...], np.dtype[np.int32]]
 Float64 = np.ndarray[tuple[Any, ...], np.dtype[np.float64]]
 Mask = np.ndarray[tuple[Any, ...], np.dtype[np.bool_]]
 
+NO_NUMBERS: Int64 = np.empty(0, np.int64)
 BEYOND_NS = 1 << 62
 """146 years: no clock shows it, and differences of times before it fit 64 bits."""
 _MOST = int(np.iinfo(np.int64).max)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -10,7 +11,7 @@ from msgspec import Struct
 from traceprof import intervals
 from traceprof.communication.messages import messages
 from traceprof.findings import Count
-from traceprof.patterns import lazy
+from traceprof.intervals import NO_NUMBERS
 from traceprof.ranks.passes import BACKWARD_NAMES
 from traceprof.run.cpu_rank import host_buckets
 from traceprof.run.steady_steps import steady_steps
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 # Names of ranges of a whole backward: those of passes, people's own, and Lightning's; and of parts
 # of one, by PyTorch's `emit_nvtx`.
-_BACKWARD = lazy(
+_BACKWARD = re.compile(
     rf"\A(?:{BACKWARD_NAMES}"
     r"|(?i:(?:\[Strategy\]\w+\.|loss[ ._])?(?:backward|bwd)(?:[ _-]?(?:pass|step))?)"
     r"|autograd::engine::evaluate_function: .*)\Z"
@@ -36,7 +37,6 @@ _BACKWARD = lazy(
 _IN_TEN = 10
 # Beside gradients a step reduces scalars (a loss, a flag): what is 20 times shorter is no bucket.
 MIN_OF_LONGEST = 20
-_NOTHING = np.empty(0, np.int64)
 
 
 class StepTails(Record, frozen=True):
@@ -100,8 +100,10 @@ def judge_steps(rank: Rank, window: Window, step: Int64, reduces: Mask, inside: 
     kernels, ranges = rank.operations.kernels, rank.step_ranges
     buckets, begin = _buckets(rank, step, reduces, inside)
     if len(buckets) == 0 or ranges is None:
-        none, number = np.empty(0, np.bool_), _NOTHING.astype(np.float64)
-        return StepTails(_NOTHING, _NOTHING, number, _NOTHING, _NOTHING, none, _NOTHING, none)
+        none, number = np.empty(0, np.bool_), NO_NUMBERS.astype(np.float64)
+        return StepTails(
+            NO_NUMBERS, NO_NUMBERS, number, NO_NUMBERS, NO_NUMBERS, none, NO_NUMBERS, none
+        )
     group = _Groups(step[buckets])
     start, last = kernels.start_ns[buckets], group.first + group.num - 1
     end = np.maximum.reduceat(kernels.ends(buckets), group.first)
@@ -118,7 +120,9 @@ def judge_steps(rank: Rank, window: Window, step: Int64, reduces: Mask, inside: 
     is_late, ready = (group.num == 1) | is_late_bucket[group.first], start[group.first]
     if is_late.any():
         ready = _ready(rank, ranges.start_ns[group.id], ranges.end_ns[group.id], ready)
-    steady = _NOTHING if rank.steps is None else rank.steps.source[steady_steps(rank, window).step]
+    steady = (
+        NO_NUMBERS if rank.steps is None else rank.steps.source[steady_steps(rank, window).step]
+    )
     return StepTails(
         number=ranges.number[group.id],
         num_buckets=group.num,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -19,7 +20,6 @@ from traceprof.host.host_waits import (
 )
 from traceprof.host.places import places, places_of_calls
 from traceprof.host.thread_evidence import calls_named, calls_of_kind
-from traceprof.patterns import lazy
 from traceprof.run.steady_steps import covered_in_mean, only_step, steady_steps
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind
@@ -191,7 +191,7 @@ def _judged(rank: Rank, calls: ApiCalls, waits: Mask, window: Window) -> Mask:
     return chosen
 
 
-_SCALER_KERNEL = lazy(r"(?i)non_?finite|amp_(?:foreach|update|unscale)")
+_SCALER_KERNEL = re.compile(r"(?i)non_?finite|amp_(?:foreach|update|unscale)")
 _MAX_SCALER_BYTES = 8
 
 
@@ -287,7 +287,7 @@ def _advice(result: HostSyncResult) -> tuple[str, ...]:
 
 
 _MIN_SCALER = 0.9  # of the waits
-_EXPLICIT = lazy("(?:Device|Event|Ctx)Synchronize")  # no read of PyTorch's makes such calls
+_EXPLICIT = re.compile("(?:Device|Event|Ctx)Synchronize")  # no read of PyTorch's makes such calls
 _SCALER = (
     "GradScaler reads once a step whether gradients are finite, and that cannot be taken out of the"
     " loop: a fused optimizer (fused=True: Adam, AdamW, PyTorch 2.0; SGD 2.3) decides on the GPU"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -17,7 +18,6 @@ from traceprof.host.places import PlaceKind, kind_of, place_ranges, unnumbered
 from traceprof.host.thread_evidence import calls_of_kind
 from traceprof.intervals import Intervals
 from traceprof.kernel_names import function_name
-from traceprof.patterns import lazy
 from traceprof.run.mean_change import halves, trend
 from traceprof.run.rank import Window
 from traceprof.run.steady_steps import StepUse, kinds_of_steps, steady_steps
@@ -379,7 +379,9 @@ _MAX_ELSEWHERE = 0.1  # of the usual steps
 _MIN_CANDIDATE = 0.1
 _MAX_CANDIDATES = 12
 _MAX_EXPLAINED_STEPS = 100  # the costliest; of others the part is named
-_FILE = lazy(r"p?(?:read|write)v?(?:64|2|64v2)?\Z|f(?:read|write|sync|datasync|flush)\Z|sync_file")
+_FILE = re.compile(
+    r"p?(?:read|write)v?(?:64|2|64v2)?\Z|f(?:read|write|sync|datasync|flush)\Z|sync_file"
+)
 _CAUSE_OF_KIND = {
     PlaceKind.CHECKPOINT: "checkpoint",
     PlaceKind.EVALUATION: "evaluation",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import ceil
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,14 +20,12 @@ from traceprof.host.idle_causes import idle_causes
 from traceprof.host.launching_code import launching_code
 from traceprof.kernel_names import function_name, short_title
 from traceprof.kernel_names.categories import Category, kernel_kind
-from traceprof.patterns import lazy
 from traceprof.run.steady_steps import covered_in_mean, only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, numbered, ordered
 from traceprof.units import counted, duration, percent
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Sequence
 
     import numpy.typing as npt
@@ -40,10 +39,10 @@ MIN_KERNELS = 3
 
 _BY_MEMORY = frozenset({Category.ELEMENTWISE, Category.REDUCTION, Category.NORMALIZATION})
 # Made by a compiler out of several operators: what it left apart it could not fuse.
-_FUSED = lazy(r"^(?:triton_|(?:loop|input)_\w*fusion)")
-_OF_LISTS = lazy(r"multi_tensor_apply_kernel|foreach_tensor")
-_OF_OPTIMIZERS = lazy(r"addcdiv")
-_LAYOUT_KERNELS = lazy(r"(?i)nchwToNhwc|nhwcToNchw|convertTensor")
+_FUSED = re.compile(r"^(?:triton_|(?:loop|input)_\w*fusion)")
+_OF_LISTS = re.compile(r"multi_tensor_apply_kernel|foreach_tensor")
+_OF_OPTIMIZERS = re.compile(r"addcdiv")
+_LAYOUT_KERNELS = re.compile(r"(?i)nchwToNhwc|nhwcToNchw|convertTensor")
 _MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
@@ -253,11 +252,13 @@ def longer_by_bytes(rank: Rank, chains: Chains) -> Int64:
     return np.clip(least - (chains.total_ns - chains.saved_ns), 0, chains.saved_ns).astype(np.int64)
 
 
-_SOFTMAX = lazy(r"(?i)soft_?max")
+_SOFTMAX = re.compile(r"(?i)soft_?max")
 # The loss of a classifier; PyTorch's kernel for short rows says it by its fifth parameter.
-_LOG_SOFTMAX = lazy(r"(?i)log_?soft_?max|softmax_warp_\w+<(?:[^,<>]+(?:<[^<>]*>)?, *){4}true")
-_BACKWARD = lazy(r"(?i)backward|bwd")
-_MAKES_VALUES = lazy(r"distribution_(?:elementwise|nullary)")  # of random numbers: new matrices
+_LOG_SOFTMAX = re.compile(r"(?i)log_?soft_?max|softmax_warp_\w+<(?:[^,<>]+(?:<[^<>]*>)?, *){4}true")
+_BACKWARD = re.compile(r"(?i)backward|bwd")
+_MAKES_VALUES = re.compile(
+    r"distribution_(?:elementwise|nullary)"
+)  # of random numbers: new matrices
 _MAX_GAP_NS = 1_000_000  # between kernels of one attention
 _OTHER, _ELEMENTWISE, _SOFTMAX_FORWARD, _SOFTMAX_BACKWARD, _MATMUL = range(5)
 
@@ -376,7 +377,7 @@ _MUCH_LAYOUT = 0.25
 
 
 ID = "unfused-kernels"
-_OPTIMIZER_RANGES = lazy(rf"\A(?:{labels.OPTIMIZER_STEP}(?: |\Z)|Optimizer\.step#)")
+_OPTIMIZER_RANGES = re.compile(rf"\A(?:{labels.OPTIMIZER_STEP}(?: |\Z)|Optimizer\.step#)")
 _MAX_NAMED = 3  # kernels of a chain
 # A compiler also fuses two in a row, and those between which others run that need not.
 _LIMITED_BY = "the time of kernels that only read and write memory, and of launching them"

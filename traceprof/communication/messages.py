@@ -17,7 +17,6 @@ from msgspec import field
 from traceprof import intervals
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.kernel_names import UNKNOWN_OPERATION
-from traceprof.patterns import lazy
 from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record, Rows
 from traceprof.trace.columns import Column, pack
@@ -333,7 +332,7 @@ def asynchronous_calls(operations: Iterable[str]) -> str:
     return ", ".join(texts)
 
 
-_LIKE_COMMUNICATION = lazy(
+_LIKE_COMMUNICATION = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|bcast|send|recv|receive"
     r"|exchange|halo|shmem|symm_?mem|peer|remote|p2p|nccl|rccl",
     re.IGNORECASE,

@@ -20,6 +20,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.communication.messages import Messages, messages
 from traceprof.findings import MAX_EVIDENCE, Evidence
+from traceprof.intervals import NO_NUMBERS
 from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int32, Int64, Intervals, Mask
     from traceprof.run.rank import Rank
     from traceprof.trace.model.host import EventRecords, Synchronizations
-
-_NOTHING = np.empty(0, np.int64)
 
 
 class StreamWaits(Rows, frozen=True):
@@ -174,7 +173,7 @@ def _is_of(rank: Rank, device: Int64) -> Mask:
 
 def _calls_of(rank: Rank, correlation: Int64) -> Int64:
     """Return the last call with each correlation id, int64[n], -1 if the report has none."""
-    ids = _NOTHING if rank.calls is None else rank.calls.correlation
+    ids = NO_NUMBERS if rank.calls is None else rank.calls.correlation
     if len(ids) == 0:
         return np.full(len(correlation), -1, np.int64)
     call = np.searchsorted(ids, correlation, side="right") - 1

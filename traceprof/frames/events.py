@@ -10,6 +10,7 @@ from msgspec import Struct
 from traceprof.communication.messages import ONE_SIDED, ROOTED, messages
 from traceprof.frames.results import Optional, TextColumn, names_at, names_of_kinds
 from traceprof.host.places import places, places_of_calls
+from traceprof.intervals import NO_NUMBERS
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.run.rank import CpuRank
 from traceprof.trace.columns import pack
@@ -28,10 +29,9 @@ if TYPE_CHECKING:
 
 _PEER_COPY, _MEMSET, _WITHIN_HOST = "p2p", "memset", "h2h"
 _PEER_COPY_NAME = "peer copy"
-_NOTHING = np.empty(0, np.int64)
-_NO_RANGES = RangeTable(*(_NOTHING,) * 4, np.empty(0, np.bool_), ())
-_NO_OPERATORS = HostCode(*(pack(_NOTHING),) * 4, None, None, None, np.empty((0, 3), np.int64), ())
-_NO_MARKS = Marks(*(_NOTHING,) * 3, ())
+_NO_RANGES = RangeTable(*(NO_NUMBERS,) * 4, np.empty(0, np.bool_), ())
+_NO_OPERATORS = HostCode(*(pack(NO_NUMBERS),) * 4, None, None, None, np.empty((0, 3), np.int64), ())
+_NO_MARKS = Marks(*(NO_NUMBERS,) * 3, ())
 _OF_OPERATORS = ("external_id", "sequence_number", "flops")
 _COPY_KINDS: dict[int, str | None] = {
     **{int(kind): kind.direction for kind in CopyKind},

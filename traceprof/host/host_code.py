@@ -10,7 +10,6 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.intervals import BEYOND_NS, Int64, Intervals
-from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, sums
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.ranges import NamedRanges
     from traceprof.trace.model.trace import Trace
 
-SETUP_CALL = lazy(
+SETUP_CALL = re.compile(
     # contexts, and access to other devices
     r"cuInit|cu(?:da)?Ctx(?:Create|Destroy|EnablePeer)"
     r"|cuDevicePrimaryCtx(?:Retain|Reset|Release)"
@@ -39,7 +38,7 @@ SETUP_CALL = lazy(
 )
 """API calls, matched from their beginning, that prepare something once."""
 
-SETUP_RANGE = lazy(
+SETUP_RANGE = re.compile(
     r"\Anccl(?:CommInit|CommSplit|CommShrink|CommRegister|CommWindowRegister|GetUniqueId)"
     r"|\A(?:cublas|cublasLt|cudnn|cusolver\w*|cusparse|cufft)Create"
     r"|\b(?:init_process_group|compile_fx|nvrtc)\b|dynamo_timed"
@@ -47,20 +46,20 @@ SETUP_RANGE = lazy(
 )
 """Ranges and library calls for set-up: communicators, handles, compilation, warm-up."""
 
-SETUP_WORK = lazy(r"Module Loading|Function Loading|JIT", re.IGNORECASE)
+SETUP_WORK = re.compile(r"Module Loading|Function Loading|JIT", re.IGNORECASE)
 """Work inside a call, as CUDA reports it, that is set-up."""
 
-ALLOCATION_CALL = lazy(
+ALLOCATION_CALL = re.compile(
     r"(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostMalloc|HostFree)"
     r"|cuMem(?:Alloc|Free|HostAlloc|Create|Release|Map|Unmap|Address|SetAccess)"
     r"|cu(?:da)?MemPool|cuArray(?:3D)?(?:Create|Destroy)|cuMipmappedArray(?:Create|Destroy)"
 )
 """API calls, matched from their beginning, that allocate, free, map or unmap memory."""
 
-MPI_RANGE = lazy(r"\AMPI_[A-Z]|\Agloo:|\Auc[pxc]_")
+MPI_RANGE = re.compile(r"\AMPI_[A-Z]|\Agloo:|\Auc[pxc]_")
 """Ranges that MPI, PyTorch's Gloo and UCX open around their calls."""
 
-BLOCKING_SYSTEM_CALL = lazy(
+BLOCKING_SYSTEM_CALL = re.compile(
     r"(?:futex|sem_(?:timed|clock)?wait|p?poll|p?select|epoll_p?wait2?|(?:clock_)?nanosleep"
     r"|u?sleep|pause|pthread_(?:cond_(?:timed|clock)?wait|mutex_(?:(?:timed|clock)?lock)|join"
     r"|barrier_wait|rwlock_(?:timed|clock)?(?:rd|wr)lock)|sigwait\w*|sigsuspend"
@@ -70,7 +69,7 @@ BLOCKING_SYSTEM_CALL = lazy(
 )
 """System calls in which a thread sleeps; others, such as `ioctl` and `mmap`, work in the kernel."""
 
-OVER_BY_ITSELF = lazy(
+OVER_BY_ITSELF = re.compile(
     r"(?:(?:clock_)?nanosleep|u?sleep|p?writev?(?:64|2|64v2)?|f(?:write|sync|datasync|flush))\Z"
 )
 """System calls, matched from their beginning, that nobody else ends: sleeps, writing of files."""
@@ -79,7 +78,7 @@ OVER_BY_ITSELF = lazy(
 # `dataloader next`, `data_loading`, `load_batch`, `get_batch`, `next(loader)`, PyTorch's
 # `enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__`, Lightning's
 # `[_TrainingEpochLoop].train_dataloader_next`, Megatron's `batch-generator`, and DALI's readers.
-DATA_LOADING = lazy(
+DATA_LOADING = re.compile(
     r"data[ _-]?load|load[ _-]?(?:data|batch)"
     r"|(?:fetch|get|next|load)[ _-]?batch|batch[ _-]?(?:fetch|load|generator|wait)"
     r"|fetch[ _-]?data|data[ _-]?(?:fetch|wait|iter|next)|\bnext\(|\Adata\Z"
@@ -88,32 +87,32 @@ DATA_LOADING = lazy(
 )
 """Ranges in which data is loaded."""
 
-PYTHON_LOADING = lazy(
+PYTHON_LOADING = re.compile(
     r"(?:\A|/)(?:[^/(]*(?:data|loader)[^/(]*\.py|(?:dali|datapipes|torchdata|webdataset)/[^(]*)"
     r"\(\d+\): __next__"
 )
 """Functions of Python that return the next item of a data loader."""
 
-PYTHON_SETUP = lazy(
+PYTHON_SETUP = re.compile(
     r"(?:\A|/)torch/(?:distributed/(?:distributed_c10d|device_mesh)\.py\(\d+\): init_\w+"
     r"|_inductor/compile_fx\.py\(\d+\): compile_fx\w*)\Z"
     r"|(?:\A|/)triton/compiler/compiler\.py\(\d+\): compile\Z"
 )
 """Functions of Python that create communicators or compile."""
 
-PYTHON_SLEEP = lazy(
+PYTHON_SLEEP = re.compile(
     r"<(?:built-in )?(?:method|function) '?(?:sleep|acquire|select|poll|epoll|wait|waitpid|recv\w*"
     r"|accept)\b"
 )
 """Functions of Python in C that wait: for time, a lock, a socket, another process."""
 
-GARBAGE_COLLECTION = lazy(
+GARBAGE_COLLECTION = re.compile(
     r"\APython GC\b|\bgc[ _.-]collect|\bgarbage[ _-]?collect"
     r"|\A<built-in (?:function|method) collect\b"
 )
 """Ranges and functions of garbage collection."""
 
-HOST_WORK = lazy(
+HOST_WORK = re.compile(
     GARBAGE_COLLECTION.pattern
     + r"|(?i:(?<![a-z])(?:save|write|store|stage)[ _-]?(?:checkpoint|state_dict)"
     r"|(?<![a-z])checkpoint[ _-]?(?:sav|writ|stor|stag))|\btorch\.save\b"
@@ -122,10 +121,10 @@ HOST_WORK = lazy(
 )
 """Ranges and functions of garbage collection and of checkpoints that are written."""
 
-LOADER_STAGE = lazy(r"\A(?:\[DALI\])?\[Executor\] Run(CPU|Mixed|GPU)\Z")
+LOADER_STAGE = re.compile(r"\A(?:\[DALI\])?\[Executor\] Run(CPU|Mixed|GPU)\Z")
 """What a stage of a pipeline of NVIDIA DALI does for one batch, on a thread of its own."""
 
-HOST_RANGE = lazy(
+HOST_RANGE = re.compile(
     "|".join(
         (SETUP_RANGE.pattern, MPI_RANGE.pattern, HOST_WORK.pattern, f"(?i:{DATA_LOADING.pattern})")
     )
@@ -317,9 +316,9 @@ def runs_of_thread(ranges: HostRanges, calls: ApiCalls, thread: int) -> Runs:
     return runs_of(np.append(runs.start_ns, ends.start_ns), np.append(runs.end_ns, ends.end_ns))
 
 
-_ADDRESS = lazy(r" at 0x[0-9a-fA-F]+")
-_LINE = lazy(r"(?:.*/)?([^/]+/[^/]+\(\d+\): .*)")
-_OF_FRAMEWORK = lazy(r"(?:.*/)?(?:torch|torch_\w+|functorch)/|nn\.Module: |<|\[")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_LINE = re.compile(r"(?:.*/)?([^/]+/[^/]+\(\d+\): .*)")
+_OF_FRAMEWORK = re.compile(r"(?:.*/)?(?:torch|torch_\w+|functorch)/|nn\.Module: |<|\[")
 _AUTOGRAD = "autograd::engine::evaluate_function: "
 
 

@@ -24,6 +24,7 @@ for operations that go with all that prepares them, such as small messages.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +32,6 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host.thread_evidence import calls_named, calls_of_kind, launches_of
 from traceprof.intervals import BEYOND_NS, Int64, Intervals, Mask
-from traceprof.patterns import lazy
 from traceprof.run.host_clock import copies_to_pageable
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in
@@ -126,8 +126,8 @@ def copies_for_kernels(rank: Rank, window: Window) -> bool:
 MIN_BLOCKING_NS = 20_000
 """A call that stays longer than this with a copy of pageable memory waits for it: CUDA stages
 smaller ones and returns (measured: 98 % of those that return at once take under 15 us)."""
-_COPY = lazy(r"cu(?:da)?Memcpy")
-_ASYNC_COPY = lazy(r"cu(?:da)?Memcpy\w*Async")
+_COPY = re.compile(r"cu(?:da)?Memcpy")
+_ASYNC_COPY = re.compile(r"cu(?:da)?Memcpy\w*Async")
 
 
 class SyncCosts(Rows, frozen=True):

@@ -18,6 +18,7 @@ the batch.
 
 from __future__ import annotations
 
+import re
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,6 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host.thread_evidence import calls_named
 from traceprof.intervals import Int64, Intervals, Mask
-from traceprof.patterns import lazy
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, groups, is_in, median_of
@@ -129,7 +129,7 @@ MIN_MEASURED = 10
 """Gaps from which a latency or a turn-around is measured."""
 
 _COPIES = 1  # in `RankOperations.groups`
-PREFETCH = lazy(r"cu(?:da)?MemPrefetch|hipMemPrefetch")
+PREFETCH = re.compile(r"cu(?:da)?MemPrefetch|hipMemPrefetch")
 _UPLOADS = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from traceprof import labels
 from traceprof.host.host_code import Nested, is_own_line, line_text, nested
-from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.ranges import OF_CALL, name_until
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _MODULE = "nn.Module: "
 # `torch.autograd.profiler.emit_nvtx` adds ", seq = 7, sizes = [...]"; ranges of `instrument` with
 # the path of a module are `module PATH`.
-_OF_NVTX = lazy(rf"\A(?:\w+::[\w:.]+|{labels.MODULE} )")
-_OF_MODULES = lazy(rf"\A{labels.MODULE} ")
+_OF_NVTX = re.compile(rf"\A(?:\w+::[\w:.]+|{labels.MODULE} )")
+_OF_MODULES = re.compile(rf"\A{labels.MODULE} ")
 _OPERATOR, _MODULES, _LINES = range(3)
 
 
@@ -285,4 +285,4 @@ def _of_nvtx(rank: Rank, texts: _Texts) -> list[_Spans]:
     ]
 
 
-_SEQUENCE = lazy(r", seq = (\d{1,15})(?!\d)")
+_SEQUENCE = re.compile(r", seq = (\d{1,15})(?!\d)")

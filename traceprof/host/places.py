@@ -8,6 +8,7 @@ a thread of PyTorch's autograd, and the range around it is open on the thread th
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
@@ -17,8 +18,7 @@ import numpy as np
 from traceprof import intervals, labels
 from traceprof.host import host_code as evidence
 from traceprof.host.host_code import line_text, nested
-from traceprof.intervals import BEYOND_NS, Int32, Int64, Intervals
-from traceprof.patterns import lazy
+from traceprof.intervals import BEYOND_NS, NO_NUMBERS, Int32, Int64, Intervals
 from traceprof.run.guard import optional
 from traceprof.run.steady_steps import MIN_STEPS
 from traceprof.run.step_ranges import PATTERNS, StepRanges
@@ -27,7 +27,6 @@ from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.ranges import OF_CALL, NamedRanges
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Mapping, Sequence
 
     from traceprof.run.rank import Rank
@@ -70,7 +69,7 @@ _OPTIMIZED = r"torch/optim/\w+\.py\(\d+\): step\Z"
 KINDS: tuple[_Kind, ...] = (
     _Kind(
         PlaceKind.LOADER,
-        lazy(
+        re.compile(
             rf"(?i:{evidence.DATA_LOADING.pattern})|{evidence.PYTHON_LOADING.pattern}"
             r"|\Aenumerate\(Data(?:Loader|Pipe)\)#|\A\[DALI\]"
         ),
@@ -79,12 +78,12 @@ KINDS: tuple[_Kind, ...] = (
     ),
     _Kind(
         PlaceKind.COLLECTION,
-        lazy(evidence.GARBAGE_COLLECTION.pattern),
+        re.compile(evidence.GARBAGE_COLLECTION.pattern),
         "instrument, the garbage collections that a recorder names, gc.collect by name",
     ),
     _Kind(
         PlaceKind.CHECKPOINT,
-        lazy(
+        re.compile(
             evidence.HOST_WORK.pattern
             + r"|(?i:(?:\A|[^a-z])(?:save|load|saving|loading)[ _-]?(?:model|state|weights)"
             r"|\bcheckpoint(?:ing)?\Z|(?:save|load)[ _-]?checkpoint)"
@@ -94,13 +93,15 @@ KINDS: tuple[_Kind, ...] = (
     ),
     _Kind(
         PlaceKind.EVALUATION,
-        lazy(r"(?i:(?<![a-z])(?:eval(?:uat\w+)?|validat\w*|val[ _]step|test[ _]step)(?![a-z]))"),
+        re.compile(
+            r"(?i:(?<![a-z])(?:eval(?:uat\w+)?|validat\w*|val[ _]step|test[ _]step)(?![a-z]))"
+        ),
         "programs' own ranges; Lightning's validation_step and run_evaluation; Megatron's evaluate;"
         " HF Trainer.evaluate",
     ),
     _Kind(
         PlaceKind.COMPILE,
-        lazy(
+        re.compile(
             evidence.PYTHON_SETUP.pattern
             + r"|compile_fx|dynamo_timed|\A_?compile\b|(?i:\b(?:jit[ _-]?)?compil(?:e|ation|ing)\b)"
             rf"|{_COMPILED}"
@@ -109,18 +110,24 @@ KINDS: tuple[_Kind, ...] = (
     ),
     _Kind(
         PlaceKind.CAPTURE,
-        lazy(r"(?i:(?:cuda)?[ _]?graph[ _]?capture|capture[ _](?:model|graph|cuda))"),
+        re.compile(r"(?i:(?:cuda)?[ _]?graph[ _]?capture|capture[ _](?:model|graph|cuda))"),
         "vLLM's capture_model, SGLang's CudaGraphRunner, Megatron's CUDA graphs",
     ),
     _Kind(
         PlaceKind.LOGGING,
-        lazy(r"(?i:(?<![a-z])(?:log(?:ging|_metrics|ger)?|metrics?)(?![a-z])|tensorboard|wandb)"),
+        re.compile(
+            r"(?i:(?<![a-z])(?:log(?:ging|_metrics|ger)?|metrics?)(?![a-z])|tensorboard|wandb)"
+        ),
         "programs' own ranges; TorchRec's metrics:publish; Megatron's interval-time logging",
     ),
-    _Kind(PlaceKind.GRAD_SCALER, lazy(rf"(?i:grad_?scaler)|{_SCALED}"), "torch/amp/grad_scaler.py"),
+    _Kind(
+        PlaceKind.GRAD_SCALER,
+        re.compile(rf"(?i:grad_?scaler)|{_SCALED}"),
+        "torch/amp/grad_scaler.py",
+    ),
     _Kind(
         PlaceKind.OPTIMIZER,
-        lazy(
+        re.compile(
             rf"\A{labels.OPTIMIZER_STEP}(?: |\Z)|\AOptimizer\.|(?i:(?<![a-z])(?:optimi[sz]er"
             rf"|zero_grad|clip_grad\w*|lr_scheduler)(?![a-z]))|{_OPTIMIZED}"
         ),
@@ -129,23 +136,25 @@ KINDS: tuple[_Kind, ...] = (
     ),
     _Kind(
         PlaceKind.FSDP,
-        lazy(r"\AFSDP::|\AFullyShardedDataParallel\.|\A_?fsdp[ _.]"),
+        re.compile(r"\AFSDP::|\AFullyShardedDataParallel\.|\A_?fsdp[ _.]"),
         "torch/distributed/fsdp: FSDP::pre_forward (MODULE) of fully_shard,"
         " FullyShardedDataParallel._pre_forward of FSDP1",
     ),
     _Kind(
         PlaceKind.DDP,
-        lazy(r"\ADistributedDataParallel\.|\Atorch\.distributed\.ddp"),
+        re.compile(r"\ADistributedDataParallel\.|\Atorch\.distributed\.ddp"),
         "torch/nn/parallel/distributed.py",
     ),
     _Kind(
         PlaceKind.DEEPSPEED,
-        lazy(r"\A(?:DeepSpeed\w*|PartitionedParameterCoordinator|Init|ZeRO\w*|PipelineEngine)\."),
+        re.compile(
+            r"\A(?:DeepSpeed\w*|PartitionedParameterCoordinator|Init|ZeRO\w*|PipelineEngine)\."
+        ),
         "deepspeed/utils/nvtx.py: instrument_w_nvtx around its functions, by qualified name",
     ),
     _Kind(
         PlaceKind.DECODE,
-        lazy(
+        re.compile(
             r"\Astep\[(?:DECODE|TARGET_VERIFY) |\Aexecute_(?:\d+_)?context_0\("
             r"|(?i:\bdecode(?:r?_step)?\b)"
         ),
@@ -153,7 +162,7 @@ KINDS: tuple[_Kind, ...] = (
     ),
     _Kind(
         PlaceKind.PREFILL,
-        lazy(
+        re.compile(
             r"\Astep\[(?:EXTEND|MIXED|PREFILL)\w* |\Aexecute_(?:\d+_)?context_[1-9]"
             r"|(?i:\bprefill\b)"
         ),
@@ -161,17 +170,17 @@ KINDS: tuple[_Kind, ...] = (
     ),
     _Kind(
         PlaceKind.BACKWARD,
-        lazy(rf"\A{labels.BACKWARD}\b|(?i:(?<![a-z])backward(?:-compute)?(?![a-z]))"),
+        re.compile(rf"\A{labels.BACKWARD}\b|(?i:(?<![a-z])backward(?:-compute)?(?![a-z]))"),
         "instrument; Megatron's backward-compute; Lightning's backward",
     ),
     _Kind(
         PlaceKind.FORWARD,
-        lazy(rf"\A{labels.FORWARD}\b|(?i:(?<![a-z])forward(?:-compute|[ _]pass)?(?![a-z]))"),
+        re.compile(rf"\A{labels.FORWARD}\b|(?i:(?<![a-z])forward(?:-compute|[ _]pass)?(?![a-z]))"),
         "instrument; Megatron's forward-compute; HTA's examples",
     ),
     _Kind(
         PlaceKind.MODULE,
-        lazy(rf"\Ann\.Module: |\A{labels.MODULE} "),
+        re.compile(rf"\Ann\.Module: |\A{labels.MODULE} "),
         "torch.profiler(with_modules or with_stack); instrument.modules",
     ),
 )
@@ -187,17 +196,17 @@ _NO_PLACE = (
     rf"|{labels.BUCKET}\b|{labels.WAIT}\b|{labels.CUT}\b"
     r"|ProfilerStep|PyTorch Profiler"
 )
-PLACES = lazy(rf"\A(?!{_NO_PLACE})(?s:.)")
-_FUNCTIONS = lazy(
+PLACES = re.compile(rf"\A(?!{_NO_PLACE})(?s:.)")
+_FUNCTIONS = re.compile(
     rf"{evidence.PYTHON_LOADING.pattern}|{evidence.PYTHON_SETUP.pattern}"
     rf"|{evidence.HOST_WORK.pattern}|{_COMPILED}|{_SCALED}|{_OPTIMIZED}|\Ann\.Module: "
 )
 """Functions of Python that are places: modules, and those of PyTorch by file."""
-_NUMBER = lazy(r"\d+")
+_NUMBER = re.compile(r"\d+")
 _MAX_DIGITS = 10
 # An indexed module (`blocks.7`, `layers[7]`, `TransformerLayer_7`), in names without numbers:
 # tokens, batches and requests count up as well, and hold all layers.
-_INDEXED = lazy(r"[A-Za-z_]\w*\.#|(?i:layer|block|module|encoder|decoder)s?[\[ _:-]*#")
+_INDEXED = re.compile(r"[A-Za-z_]\w*\.#|(?i:layer|block|module|encoder|decoder)s?[\[ _:-]*#")
 MIN_COVERED = 0.8
 """Of a rank's periods: so many hold a numbered range each where they are layers."""
 
@@ -333,8 +342,7 @@ def _at(stretches: _Stretches, time_ns: Int64) -> Int32:
     return np.append(stretches.name, np.int32(-1))[place]
 
 
-_NOTHING = np.empty(0, np.int64)
-_NO_RANGES = PlaceRanges(_NOTHING, _NOTHING, _NOTHING, _NOTHING.astype(np.int32), ())
+_NO_RANGES = PlaceRanges(NO_NUMBERS, NO_NUMBERS, NO_NUMBERS, NO_NUMBERS.astype(np.int32), ())
 NO_PLACES = Places((), (), {}, _NO_RANGES)
 
 

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,14 +30,12 @@ from traceprof.host.host_code import (
     sleep_of,
 )
 from traceprof.host.places import silence_of
-from traceprof.patterns import lazy
 from traceprof.run.launching_calls import are_first, launching_calls
 from traceprof.structs import Record
 from traceprof.trace.model.kinds import BEGIN_CAPTURE, END_CAPTURE, ApiCallKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Callable
 
     from traceprof.intervals import Int64, Intervals, Mask
@@ -214,7 +213,7 @@ def _first_of_each(name: Int64, call: Int64, calls: ApiCalls) -> Int64:
     )
 
 
-_MALLOC = lazy(r"(?:(?:cuda|hip)Malloc|cuMemAlloc)\Z")
+_MALLOC = re.compile(r"(?:(?:cuda|hip)Malloc|cuMemAlloc)\Z")
 _UNCACHED = 0.25
 """Allocations for each launch: a cache of memory needs one in hundreds, none of them later on."""
 _MIN_ALLOCATIONS = 20

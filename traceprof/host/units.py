@@ -7,20 +7,18 @@ vLLM and SGLang mark each pass of the model with what it held:
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.host.places import layers_of
-from traceprof.patterns import lazy
 from traceprof.run.guard import optional
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    import re
-
     from traceprof.run.rank import Rank, Window
 
 
@@ -67,12 +65,12 @@ class Unit(Record, frozen=True):
     served: Served | None = None
 
 
-_SERVING = lazy(r"\A(?:execute_|step\[)")
-_VLLM = lazy(
+_SERVING = re.compile(r"\A(?:execute_|step\[)")
+_VLLM = re.compile(
     r"\Aexecute_(?:\d+_)?context_(?P<contexts>\d+)\((?:sq)?(?P<prompt>\d+)?.*\)"
     r"_generation_(?P<generations>\d+)\((?:sq)?(?P<generated>\d+)?.*\)\Z"
 )
-_SGLANG = lazy(r"\Astep\[(?P<mode>[A-Z_]+) bs=(?P<batch>\d+)(?: toks=(?P<tokens>\d+))?")
+_SGLANG = re.compile(r"\Astep\[(?P<mode>[A-Z_]+) bs=(?P<batch>\d+)(?: toks=(?P<tokens>\d+))?")
 _MOST = 0.8  # of the passes, of one kind
 NO_UNIT = Unit()
 

@@ -14,7 +14,6 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from traceprof.errors import UsageError
-from traceprof.patterns import has_any, lazy
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ _OPERATIONS = (
 
 
 def _pattern(expression: str, operation: str = UNKNOWN_OPERATION) -> Pattern:
-    return Pattern(lazy(expression), operation)
+    return Pattern(re.compile(expression), operation)
 
 
 PATTERNS: tuple[Pattern, ...] = (
@@ -108,7 +107,7 @@ class CommunicationPatterns:
     def operation(self, demangled_name: str) -> str | None:
         """Return the operation, `Unknown` where the name hides it, or None for compute."""
         function = function_name(demangled_name)
-        built_in = PATTERNS if has_any(WORDS, function.casefold()) else ()
+        built_in = PATTERNS if any(word in function.casefold() for word in WORDS) else ()
         for pattern in (*self._extra, *built_in):
             match = pattern.expression.fullmatch(function)
             if match:
@@ -144,7 +143,7 @@ def user_patterns(texts: Iterable[str]) -> list[Pattern]:
 
 _BRACKETS = re.compile("[<>()]")
 # The beginning of the parameters: the type of a lambda among them names its operator().
-_PARAMETERS = lazy(r"(?<!operator)\(")
+_PARAMETERS = re.compile(r"(?<!operator)\(")
 
 
 @cache  # until `categories.forget_names`
@@ -191,13 +190,13 @@ def _without_templates(text: str) -> str:
 
 
 # Functions that are named by a template argument: those of PyTorch, CUTLASS and cuDNN.
-_GENERIC = lazy(r"elementwise_kernel|reduce_kernel|multi_tensor_apply|^cutlass|^xmma_cudnn::")
-_DETAIL = lazy(
+_GENERIC = re.compile(r"elementwise_kernel|reduce_kernel|multi_tensor_apply|^cutlass|^xmma_cudnn::")
+_DETAIL = re.compile(
     r"\w*Functor\w*|\w+_kernel_(?:cuda|impl)\w*|\w+KernelImpl\w*|copy_device_to_device|\w+_functor"
     r"|_amp_foreach_\w+|\w*cutlass_\w+|(?:fprop|dgrad|wgrad|strided_dgrad)_indexed|FlashAttn\w+"
 )
-_LENGTH = lazy(r"\d{1,3}")  # of a part of a mangled name
-_WRAPPER = lazy(r"^(?:Binary|BUnary|AUnary|Unary|UnaryOp|BinaryOp)Functor$|^gpu_kernel_impl")
+_LENGTH = re.compile(r"\d{1,3}")  # of a part of a mangled name
+_WRAPPER = re.compile(r"^(?:Binary|BUnary|AUnary|Unary|UnaryOp|BinaryOp)Functor$|^gpu_kernel_impl")
 
 
 def readable(function: str) -> str:

@@ -14,7 +14,6 @@ import re
 from typing import TYPE_CHECKING
 
 from traceprof.hardware import board
-from traceprof.patterns import lazy
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class UnitRow(Record, frozen=True):
 
 
 def _format(precision: str, expression: str, source: str) -> FormatRow:
-    return FormatRow(precision, lazy(expression), source)
+    return FormatRow(precision, re.compile(expression), source)
 
 
 FORMATS: tuple[FormatRow, ...] = (
@@ -121,7 +120,7 @@ FORMATS: tuple[FormatRow, ...] = (
 
 
 def _unit(tensor_cores: bool | None, expression: str, source: str) -> UnitRow:
-    return UnitRow(tensor_cores, lazy(expression), source)
+    return UnitRow(tensor_cores, re.compile(expression), source)
 
 
 UNITS: tuple[UnitRow, ...] = (
@@ -184,13 +183,13 @@ UNITS: tuple[UnitRow, ...] = (
 )
 """The first matching row counts."""
 
-_NUMBER = lazy(
+_NUMBER = re.compile(
     r"(?<![A-Za-z_])(double|float|__half2?|half|Half|half_t|__nv_bfloat16|BFloat16|bfloat16_t)(?![A-Za-z_0-9])"
 )
 _NUMBER_FORMATS = {"double": "fp64", "float": "fp32"}
 # NCCL compiles a kernel per reduction and number format, and names it after both; kernels that only
 # move bytes are named `int8`.
-_REDUCED = lazy(r"_sum_(bf16|f16|f32|f64|half|float|double)(?![a-z0-9])", re.IGNORECASE)
+_REDUCED = re.compile(r"_sum_(bf16|f16|f32|f64|half|float|double)(?![a-z0-9])", re.IGNORECASE)
 _REDUCED_FORMATS = {
     "bf16": "bf16",
     "f16": "fp16",
@@ -276,7 +275,7 @@ _BOARDS: tuple[tuple[str, Capability], ...] = (
     (r"\bP(?:4|6|40|100)\b|\bGTX 10\d0|\bTITAN Xp?\b", (6, 0)),
 )
 # TU116 and TU117, of capability 7.5; and of AMD the capability is no CUDA capability.
-_WITHOUT = lazy(r"\bAMD\b|\bGTX 16\d0|\bT(?:400|500|550|600|1000|1200|2000)\b|\bMX4[05]0\b")
+_WITHOUT = re.compile(r"\bAMD\b|\bGTX 16\d0|\bT(?:400|500|550|600|1000|1200|2000)\b|\bMX4[05]0\b")
 # Code for one generation runs on none before it.
 _CODE_NAMES: dict[str, Capability] = {
     "volta": (7, 0),
@@ -285,7 +284,9 @@ _CODE_NAMES: dict[str, Capability] = {
     "hopper": (9, 0),
     "nvjet": (9, 0),
 }
-_CODE = lazy(r"(?:\A|[\s<:])(?:(volta|turing|ampere|hopper|nvjet)_|(?:sm|cutlass_)(\d{2,3})_)")
+_CODE = re.compile(
+    r"(?:\A|[\s<:])(?:(volta|turing|ampere|hopper|nvjet)_|(?:sm|cutlass_)(\d{2,3})_)"
+)
 
 
 def capability_of_board(gpu: str | None) -> Capability | None:

@@ -7,17 +7,16 @@ libraries use the name; it states only what the name itself says, never a guess.
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING
 
 from traceprof.kernel_names import CommunicationPatterns, function_name
 from traceprof.kernel_names.arithmetic import arithmetic, reduced_format, single_format
-from traceprof.patterns import has_any, lazy
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Sequence
 
 
@@ -68,7 +67,7 @@ class CategoryRow(Record, frozen=True):
     functions: re.Pattern[str] | None = None
 
 
-_GENERIC = lazy(
+_GENERIC = re.compile(
     r"multi_tensor_apply_kernel|foreach_tensor|^cutlass|^(?:\w+::)*(?:device_)?[kK]ernel2?$|::kentry$"
 )
 """Functions with a generic name, whose template arguments show the work."""
@@ -81,7 +80,7 @@ def _row(
     source: str,
     functions: re.Pattern[str] | None = None,
 ) -> CategoryRow:
-    return CategoryRow(category, words.split(), lazy(expression), source, functions)
+    return CategoryRow(category, words.split(), re.compile(expression), source, functions)
 
 
 CATEGORIES: tuple[CategoryRow, ...] = (
@@ -407,7 +406,7 @@ def _compute_kind(name: str) -> KernelKind:
             searched, small_letters = name, small
         else:
             continue
-        if has_any(row.words, small_letters) and row.expression.search(searched):
+        if any(word in small_letters for word in row.words) and row.expression.search(searched):
             break
     else:
         return KernelKind(Category.OTHER, single_format(name), None, is_known=False)

@@ -20,6 +20,7 @@ from traceprof.host.host_code import innermost_code
 from traceprof.host.host_waits import MAX_STAGED_BYTES, SyncIdle
 from traceprof.host.idle_causes import IdleCause, IdleCauses, idle_causes, why_unknown
 from traceprof.host.rank_stalls import garbage_collection
+from traceprof.intervals import NO_NUMBERS
 from traceprof.run.rank import CpuRank, Rank, Window
 from traceprof.run.windows import shown_window
 from traceprof.structs import Record, Rows
@@ -71,7 +72,6 @@ _CATEGORIES = {
 
 
 _HOST_OPERATIONS = (*OPERATIONS, BARRIER)
-_NOTHING = np.empty(0, np.int64)
 _UNKNOWN_CALL = CallLabel("Unknown", False, NOTHING)
 
 
@@ -169,9 +169,11 @@ class PackedArrivals(Record, frozen=True):
         at_start = arrivals.cumulative_ns_at_start
         between = arrivals.spent_at_end_ns - at_start
         columns += [*at_start.T, *between.T]
-        nothing: dict[str, Any] = dict.fromkeys(_names_of_columns(), _NOTHING)
+        nothing: dict[str, Any] = dict.fromkeys(_names_of_columns(), NO_NUMBERS)
         return cls(
-            replace(arrivals, cumulative_ns_at_start=_NOTHING, spent_at_end_ns=_NOTHING, **nothing),
+            replace(
+                arrivals, cumulative_ns_at_start=NO_NUMBERS, spent_at_end_ns=NO_NUMBERS, **nothing
+            ),
             pack_all(columns),
         )
 

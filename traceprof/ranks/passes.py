@@ -7,6 +7,7 @@ launches between two collectives.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from traceprof import intervals, labels
 from traceprof.communication.messages import BETWEEN_TWO, messages
 from traceprof.communication.readiness import Readiness, readiness, stream_waits
-from traceprof.patterns import lazy
+from traceprof.intervals import NO_NUMBERS
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.special_values import NULL, UNKNOWN
@@ -32,9 +33,8 @@ OTHER, FORWARD, BACKWARD, WEIGHTS = range(4)
 BACKWARD_NAMES = rf"{labels.BACKWARD}|Backward \d+|PP:\d+[BI]\d*|backward_step|_exec_backward_pass"
 FORWARD_NAMES = rf"{labels.FORWARD}|Forward \d+|PP:\d+F\d*|forward_step|_exec_forward_pass"
 _RANGES = {FORWARD: FORWARD_NAMES, BACKWARD: BACKWARD_NAMES, WEIGHTS: r"PP:\d+W\d*"}
-_ANY_RANGE = lazy(rf"\A(?:{'|'.join(_RANGES.values())})\Z")
-_NOTHING = np.empty(0, np.int64)
-_COMPILED = {kind: lazy(rf"\A(?:{text})\Z") for kind, text in _RANGES.items()}
+_ANY_RANGE = re.compile(rf"\A(?:{'|'.join(_RANGES.values())})\Z")
+_COMPILED = {kind: re.compile(rf"\A(?:{text})\Z") for kind, text in _RANGES.items()}
 
 
 class RankPasses(Record, frozen=True):
@@ -68,7 +68,7 @@ def rank_passes(rank: Rank, window: Window) -> RankPasses:
     """Return the passes of a rank within a window."""
     copies = _copies(rank, window)
     called, inputs = _messages(rank)
-    rows, copying = np.empty((7, 0), np.int64), _NOTHING
+    rows, copying = np.empty((7, 0), np.int64), NO_NUMBERS
     if len(called):
         rows = _passes(rank, window, called)
         others = intervals.subtract(rank.copy, rank.communication)
@@ -102,14 +102,14 @@ def rank_passes(rank: Rank, window: Window) -> RankPasses:
 def _messages(rank: Rank) -> tuple[Int64, Int64]:
     """When calls of sends, receives, peer copies began, ascending, and inputs ended; else -1."""
     if rank.device is None or rank.calls is None:
-        return _NOTHING, _NOTHING
+        return NO_NUMBERS, NO_NUMBERS
     sent = messages(rank)
     exchanges = [sent.operations.index(name) for name in BETWEEN_TWO]
     chosen = is_in(sent.operation, exchanges) & (sent.called_ns != UNKNOWN)
     if not chosen.any() and not rank.is_peer_copy.any():
         chosen = sent.called_ns != UNKNOWN  # no stage: collectives divide its compute
         if not chosen.any():
-            return _NOTHING, _NOTHING
+            return NO_NUMBERS, NO_NUMBERS
     ready = readiness(rank)
     wanted = ready.call >= 0
     wanted[: ready.num_kernels] &= chosen
@@ -180,7 +180,7 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
     limits = [called, *(spans.start_ns for spans in ranges.values())]
     limits += [spans.end_ns for spans in ranges.values()]
     steps = rank.host_steps
-    begins = _NOTHING if steps is None else steps.start_ns
+    begins = NO_NUMBERS if steps is None else steps.start_ns
     limits.append(begins)
     part = np.searchsorted(distinct_values(np.concatenate(limits)), launch, "right")
     first = np.flatnonzero(np.append(True, part[1:] != part[:-1]))

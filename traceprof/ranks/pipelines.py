@@ -107,7 +107,6 @@ MAX_UNSURE_NS = 200_000
 milliseconds."""
 _ROUNDED = 100  # the part of a pass by which it may seem to begin before its input has come
 _AGREE = 0.99  # of the passes of a rank must have one message in and one out
-_NOTHING = np.empty(0, np.int64)
 
 
 class PairMessages(Rows, frozen=True):

@@ -21,6 +21,7 @@ kernels are missing, too.
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING, Annotated, Protocol
@@ -31,7 +32,7 @@ from msgspec.structs import astuple, replace
 
 from traceprof import intervals
 from traceprof.findings import Count
-from traceprof.patterns import lazy
+from traceprof.intervals import NO_NUMBERS
 from traceprof.run.guard import optional
 from traceprof.run.launching_calls import launching_calls
 from traceprof.structs import Record, Rows
@@ -63,8 +64,7 @@ _MAX_RARE = 0.05
 _KERNEL, _GRAPH, _COPY, _SET = range(4)
 _KINDS = {ApiCallKind.LAUNCH: _KERNEL, ApiCallKind.COPY: _COPY, ApiCallKind.MEMORY_SET: _SET}
 _KIND_OF_GROUP = (_KERNEL, _COPY, _SET, _KERNEL)  # of `RankOperations.groups`
-_COLLECTIVE = lazy(r"\Anccl(?::|[A-Z])")
-_NOTHING = np.empty(0, np.int64)
+_COLLECTIVE = re.compile(r"\Anccl(?::|[A-Z])")
 
 
 class Stretch(Struct, frozen=True, forbid_unknown_fields=True):
@@ -346,7 +346,7 @@ class _Process:
             for pattern in (BEGIN_CAPTURE, END_CAPTURE)
         )
         if not len(begins) and not len(ends):
-            return _NOTHING
+            return NO_NUMBERS
         launches = np.flatnonzero(self.of_kinds(*range(4)))
         rows = np.concatenate((launches, begins, ends))
         change = np.repeat((0, 1, -1), (len(launches), len(begins), len(ends)))
@@ -379,7 +379,7 @@ class _Process:
 
     def without_kernel(self) -> _Missing:
         """Calls of NCCL, where the process has no kernel of communication."""
-        rank, nothing = self.rank, _Missing(*[_NOTHING] * 4)
+        rank, nothing = self.rank, _Missing(*[NO_NUMBERS] * 4)
         of_process = self.trace.communication_calls(rank.process)
         calls = of_process.nccl if len(of_process.nccl) else of_process.labelled
         if not len(calls) or (
@@ -418,7 +418,7 @@ class _Process:
             return {}
         is_graph, short = self.of_kinds(_GRAPH), {}
         for device, number, _, call in self.launched:
-            rows = np.flatnonzero((call >= 0) & is_graph[call]) if number == 0 else _NOTHING
+            rows = np.flatnonzero((call >= 0) & is_graph[call]) if number == 0 else NO_NUMBERS
             if len(rows) < _MIN_REPLAYS:
                 continue
             launch, first, replay = np.unique(call[rows], return_index=True, return_inverse=True)
@@ -540,7 +540,7 @@ class _Process:
     ) -> tuple[_ShortReplays, list[tuple[Int64, Int64]], Int64]:
         """Short replays that are not cut, when they ran, and calls to count as lost."""
         if short is None:
-            return _ShortReplays(*[_NOTHING] * 3), [], _NOTHING
+            return _ShortReplays(*[NO_NUMBERS] * 3), [], NO_NUMBERS
         own = [stream for stream in streams if stream.device == device]
         last_ns = max(int(stream.launched_ns[-1]) for stream in own)
         short = short.chosen(self.start_ns[short.call] < last_ns)
@@ -577,7 +577,7 @@ def completeness_by_device(rank: _Recorded) -> Mapping[int, Completeness]:
     missing = process.missing()
     collectives = process.without_kernel()
     if np.count_nonzero(missing.kind == _KERNEL) >= len(collectives):
-        collectives = collectives.chosen(_NOTHING)  # these launches are theirs
+        collectives = collectives.chosen(NO_NUMBERS)  # these launches are theirs
     short = process.short_replays()
     if not len(missing) and not len(collectives) and not short:
         return {

@@ -6,13 +6,13 @@ thread waits in counts: a call inside `backward` is communication, not compute.
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals, labels
-from traceprof.patterns import lazy
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.communication_calls import CallLabel, number_of, operation_of, read_call
@@ -45,10 +45,10 @@ _ROLE_OF = {
     labels.BUCKET: _Role.BUCKET,
     labels.DATA_LOADING: _Role.LOADING,
 }
-_STEP = lazy(rf"{labels.STEP} \d+")
-_GPU_COPY = lazy(r"\w+ (?:h2d|d2h|d2d|p2p)")
+_STEP = re.compile(rf"{labels.STEP} \d+")
+_GPU_COPY = re.compile(r"\w+ (?:h2d|d2h|d2d|p2p)")
 # Functions that return before the operation is done.
-_ALWAYS_ASYNCHRONOUS = lazy(r"_*(?:isend|irecv)")
+_ALWAYS_ASYNCHRONOUS = re.compile(r"_*(?:isend|irecv)")
 
 
 class CpuOperations(Rows, frozen=True):

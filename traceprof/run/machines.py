@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from traceprof.hardware import PCIE_X16
-from traceprof.patterns import lazy
 from traceprof.run.guard import optional
 from traceprof.structs import Record
 from traceprof.trace.model.operations import RankKey
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 Known = TypeVar("Known")
 
 PREFIX, SUFFIX = "doctor-", ".json"
-NVLINK = lazy(r"NV(\d+)\Z")
+NVLINK = re.compile(r"NV(\d+)\Z")
 _ON_PCIE = frozenset({"PIX", "PXB", "PHB", "NODE", "SYS"})
 _LANES = 16
 

@@ -5,6 +5,7 @@ Main compute is the program's actual work, without uploads and set-up.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,6 @@ import numpy as np
 from traceprof import intervals
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import is_main_compute
-from traceprof.patterns import lazy
 from traceprof.run.launching_calls import launching_calls
 from traceprof.structs import Record
 
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from traceprof.trace.model.trace import Trace
 
 # Kernels that only PyTorch has: its own, and those that its compiler generates.
-_TORCH_KERNEL = lazy(
+_TORCH_KERNEL = re.compile(
     r"\bat::|\bc10::|\bat_cuda_detail::|\Atriton_(?:(?:poi|red|per|tem)_fused|_\d)"
 )
 # Ranges that PyTorch opens itself: emit_nvtx, the profiler, torch.compile, torch.distributed.
-_TORCH_RANGE = lazy(
+_TORCH_RANGE = re.compile(
     r"\A(?:aten|autograd|c10d|torch)::|\AOptimizer\.(?:step|zero_grad)#|\AProfilerStep#"
     r"|\ATorch-Compiled Region|\Atorch\.distributed\b"
 )
-_TORCH_COMMAND = lazy(
+_TORCH_COMMAND = re.compile(
     r"(?:\A|[\s/])(?:torchrun|-m\s+(?:torch\.distributed\.(?:run|launch)|instrument))(?:\s|\Z)"
 )
 # Kernels that NVIDIA's compilers make of OpenACC and OpenMP: function, line, `gpu`.
-_OF_DIRECTIVES = lazy(r"\w_\d+_gpu(?:__red)?\Z|\A__pgi_uacc_|\Anvkernel_\w+_F\d+L\d+_")
-_DALI = lazy(r"(?:void )?dali::|\[DALI\]")  # a kernel's name, or a thread's
+_OF_DIRECTIVES = re.compile(r"\w_\d+_gpu(?:__red)?\Z|\A__pgi_uacc_|\Anvkernel_\w+_F\d+L\d+_")
+_DALI = re.compile(r"(?:void )?dali::|\[DALI\]")  # a kernel's name, or a thread's
 # PyTorch's fused=True, and apex; foreach=True has functors of other names.
-_FUSED_OPTIMIZER = lazy(r"\bFused(?:Adam|Sgd|Adagrad)MathFunctor\b|\bAdamFunctor\b")
-_COMPILED = lazy(r"triton_(?:poi|red|per|tem)_fused")
-_PYTHON = lazy(r"(?:\A|/)(?:python[\d.]*(?:\.exe)?|pt_main_thread|torchrun)\Z")
+_FUSED_OPTIMIZER = re.compile(r"\bFused(?:Adam|Sgd|Adagrad)MathFunctor\b|\bAdamFunctor\b")
+_COMPILED = re.compile(r"triton_(?:poi|red|per|tem)_fused")
+_PYTHON = re.compile(r"(?:\A|/)(?:python[\d.]*(?:\.exe)?|pt_main_thread|torchrun)\Z")
 
 
 class Program(Record, frozen=True):

@@ -11,7 +11,6 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceprof.patterns import lazy
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 # Reports of one run are captured together, up to the difference of the machines' clocks.
 _APART_NS = 5_000_000_000
-_PYTHON = lazy(r"python[\d.]*\Z")
+_PYTHON = re.compile(r"python[\d.]*\Z")
 
 
 class ReportIdentity(Record, frozen=True):
@@ -149,9 +148,9 @@ _SIZE_VARIABLES = (
     "SLURM_STEP_NUM_TASKS",
     "SLURM_NTASKS",
 )
-_OF_FILE = lazy(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_OF_FILE = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 # SGLang's; of a later pipeline stage it is not the rank.
-_OF_TENSOR_PARALLEL = lazy(r"(?<![A-Za-z])TP-(\d{1,6})(?!\d)(?!.*-PP-0*[1-9])")
+_OF_TENSOR_PARALLEL = re.compile(r"(?<![A-Za-z])TP-(\d{1,6})(?!\d)(?!.*-PP-0*[1-9])")
 
 
 def numbers_by_source(trace: Trace, processes: Sequence[int]) -> dict[str, tuple[int | None, ...]]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.patterns import lazy
 from traceprof.run.rank import Rank, Window, WindowKind
 from traceprof.run.windows import training_of
 from traceprof.structs import Record
@@ -175,8 +174,8 @@ def _outliers(lengths: npt.NDArray[np.float64]) -> Mask:
     return is_outlier if is_outlier.sum() <= most else np.zeros(len(lengths), np.bool_)
 
 
-_ELSE = lazy(r"check[ _-]?point|\bsav(?:e|ing)|validat|\beval", re.IGNORECASE)
-_FILE_WRITE = lazy(r"p?write(?:v|64)?\Z|fwrite|f(?:data)?sync\Z|sync_file_range\Z")
+_ELSE = re.compile(r"check[ _-]?point|\bsav(?:e|ing)|validat|\beval", re.IGNORECASE)
+_FILE_WRITE = re.compile(r"p?write(?:v|64)?\Z|fwrite|f(?:data)?sync\Z|sync_file_range\Z")
 _MIN_ELSE = 0.5  # of a step
 
 

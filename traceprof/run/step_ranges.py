@@ -10,7 +10,6 @@ import numpy as np
 
 from traceprof import intervals, labels
 from traceprof.errors import UsageError
-from traceprof.patterns import lazy
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.special_values import OPEN_END
@@ -40,32 +39,32 @@ class StepsSource(str, Enum):
 # number. In order of preference: the first pattern with matching ranges defines a process's steps.
 PATTERNS: tuple[re.Pattern[str], ...] = (
     # `instrument.step`, and names written by hand
-    lazy(r"\Astep (\d+)\Z"),
+    re.compile(r"\Astep (\d+)\Z"),
     # torch.profiler's step, when it is emitted as NVTX
-    lazy(r"\AProfilerStep#(\d+)\Z"),
+    re.compile(r"\AProfilerStep#(\d+)\Z"),
     # iteration_12, Iteration 12, train_step 3, training_step_3, global_step 3, Step 3
-    lazy(
+    re.compile(
         r"\A(?:iteration|iter|train(?:ing)?[_ ]step|global_step|step)[ _#:]*(\d+)\Z", re.IGNORECASE
     ),
     # PyTorch Lightning's profiler (action `run_training_batch`)
-    lazy(r"\A(?:\[pl\]\[profile\])?run_training_batch\Z"),
+    re.compile(r"\A(?:\[pl\]\[profile\])?run_training_batch\Z"),
     # Megatron-LM and scripts that open one unnumbered range per step
-    lazy(r"\A(?:train_step|training_step|train_batch)\Z"),
+    re.compile(r"\A(?:train_step|training_step|train_batch)\Z"),
     # SGLang: step[DECODE bs=32 toks=32]; one of the next may be around it
-    lazy(r"\Astep\[[A-Z_]+ bs=\d+.*\]\Z"),
+    re.compile(r"\Astep\[[A-Z_]+ bs=\d+.*\]\Z"),
     # vLLM: execute_context_2(512)_generation_30(30), or execute_542_context_2(…)_generation_30(…)
-    lazy(r"\Aexecute_(?:\d+_)?context_\d+\(.*\)_generation_\d+\(.*\)\Z"),
+    re.compile(r"\Aexecute_(?:\d+_)?context_\d+\(.*\)_generation_\d+\(.*\)\Z"),
 )
 
 
 # A step ends with its optimizer step: a range of `instrument`, else PyTorch's own.
 _OPTIMIZER_STEPS = (
-    lazy(rf"\A{labels.OPTIMIZER_STEP}(?: |\Z)"),
-    lazy(r"\AOptimizer\.step#\w+\.step\b"),
+    re.compile(rf"\A{labels.OPTIMIZER_STEP}(?: |\Z)"),
+    re.compile(r"\AOptimizer\.step#\w+\.step\b"),
 )
-_CUT = lazy(rf"\A{labels.CUT} step \d+\Z")
+_CUT = re.compile(rf"\A{labels.CUT} step \d+\Z")
 """The label which says that an exception ended a step: see `labels.cut`."""
-_WARM_UP = lazy(r"\bwarm[ _-]?up\b", re.IGNORECASE)
+_WARM_UP = re.compile(r"\bwarm[ _-]?up\b", re.IGNORECASE)
 
 
 class StepRanges(Record, frozen=True):

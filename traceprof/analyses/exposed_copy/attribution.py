@@ -11,8 +11,8 @@ from traceprof import intervals
 from traceprof.analyses.gradient_buckets import of_operation
 from traceprof.communication.exposure import compute_after
 from traceprof.host.idle_gaps import busiest_stream
+from traceprof.intervals import NO_NUMBERS
 from traceprof.labels import OPTIMIZER_STEP
-from traceprof.patterns import lazy
 from traceprof.run.concurrency import DIRECTIONS, copy_directions
 from traceprof.structs import Rows
 from traceprof.trace.grouping import is_in
@@ -140,13 +140,12 @@ MIN_STEPS = 2
 """That have such a row: what happens once is no habit of the program."""
 
 # Fused optimizers of PyTorch and Apex (multi_tensor_apply), and kernels named after what they do.
-OPTIMIZER_KERNELS = lazy(
+OPTIMIZER_KERNELS = re.compile(
     r"multi_tensor_apply|adam|sgd|lamb|lars|adagrad|rmsprop|lion", re.IGNORECASE
 )
-OPTIMIZER_RANGES = lazy(rf"{OPTIMIZER_STEP}\b|Optimizer\.step#")
+OPTIMIZER_RANGES = re.compile(rf"{OPTIMIZER_STEP}\b|Optimizer\.step#")
 
 _COPIES = 2  # in the order of `Rank.operations.groups` with kernels and graphs first
-_NOTHING = np.empty(0, np.int64)
 
 
 def gradient_copies(rank: Rank) -> Int64:
@@ -166,10 +165,10 @@ def gradient_copies(rank: Rank) -> Int64:
     within_device &= rank.launched_by[1] >= 0
     least = MIN_COPIES * MIN_STEPS
     if calls is None or ranges is None or not len(reduces) or within_device.sum() < least:
-        return _NOTHING
+        return NO_NUMBERS
     stream = busiest_stream(rank)
     if stream is None or (copies.stream[within_device] == stream).sum() < least:
-        return _NOTHING
+        return NO_NUMBERS
     between = _Between(rank, reduces, stream)
     return between.gradient_copies(within_device)
 
@@ -199,7 +198,7 @@ class _Between:
         until = self._optimizer_launches()
         has_both = has_reduce & (until >= 0)
         if has_both.sum() < MIN_STEPS:
-            return _NOTHING
+            return NO_NUMBERS
         step, group, index, is_optimizer = self._chosen(has_both, until)
         on_stream = np.empty(len(step), np.bool_)
         is_copy = np.zeros(len(step), np.bool_)
@@ -323,7 +322,7 @@ def _rows(step: Int64, index: Int64, is_copy: Mask, judged: Mask, rank: Rank) ->
     bool[steps], which must have a row.
     """
     if not len(step):
-        return _NOTHING
+        return NO_NUMBERS
     begins = np.append(True, (step[1:] != step[:-1]) | (is_copy[1:] != is_copy[:-1]))
     first = np.flatnonzero(begins)
     length = np.diff(first, append=len(step))
@@ -335,11 +334,11 @@ def _rows(step: Int64, index: Int64, is_copy: Mask, judged: Mask, rank: Rank) ->
     first, length = first[is_longest], length[is_longest]
     num_steps = int(judged.sum())
     if len(first) < max(num_steps, MIN_STEPS) or (length != length[0]).any():
-        return _NOTHING
+        return NO_NUMBERS
     if length[0] < MIN_COPIES:
-        return _NOTHING
+        return NO_NUMBERS
     rows = index[first[:, np.newaxis] + np.arange(length[0])]
     sizes = np.sort(rank.operations.copies.bytes[rows], axis=1)
     if (sizes != sizes[0]).any():
-        return _NOTHING
+        return NO_NUMBERS
     return np.sort(rows.ravel())

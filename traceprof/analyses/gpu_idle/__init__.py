@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -25,7 +26,6 @@ from traceprof.host.idle_gaps import MAX_TURNAROUND_NS, MIN_MEASURED
 from traceprof.host.places import over_half, places
 from traceprof.host.thread_evidence import call_counts
 from traceprof.kernel_names import readable
-from traceprof.patterns import lazy
 from traceprof.run.rank import Window
 from traceprof.run.steady_steps import covered_in_mean, covered_per_step, only_step, steady_steps
 from traceprof.trace.grouping import distinct_values
@@ -434,7 +434,7 @@ def _once(result: GpuIdleResult, cause: IdleCause) -> str:
     return f"{between[1]}, once for {duration(length)}"
 
 
-_BETWEEN = lazy(", ((?:after|before) .*)")
+_BETWEEN = re.compile(", ((?:after|before) .*)")
 
 
 PAGE = {

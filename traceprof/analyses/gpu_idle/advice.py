@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ from traceprof.host.idle_causes import IdleCause
 from traceprof.host.idle_gaps import MAX_TURNAROUND_NS
 from traceprof.host.places import PlaceKind, kind_of
 from traceprof.host.thread_evidence import CallCounts
-from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.model.parts import HowToCollect, Part
 
@@ -185,9 +185,9 @@ BY_PLACE: dict[PlaceKind, tuple[str, ...]] = {
     PlaceKind.COLLECTION: (remedies.COLLECT,),
 }
 """What to do about code of the host in PyTorch programs, by the place in which it ran longest."""
-_FROM_POOL = lazy(r"cudaMalloc(?:FromPool)?Async|cuMemAlloc(?:FromPool)?Async")
-_SLEEPS = lazy(r"(?:clock_)?nanosleep|u?sleep\b")
-_LOADS = lazy(r"first launches|Loading|Module|Library")
+_FROM_POOL = re.compile(r"cudaMalloc(?:FromPool)?Async|cuMemAlloc(?:FromPool)?Async")
+_SLEEPS = re.compile(r"(?:clock_)?nanosleep|u?sleep\b")
+_LOADS = re.compile(r"first launches|Loading|Module|Library")
 _LOADING = (
     "Functions are loaded when they are first launched:"
     " CUDA_MODULE_LOADING=EAGER (CUDA 11.7) loads them all at the start"

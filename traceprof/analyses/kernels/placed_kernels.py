@@ -8,6 +8,7 @@ many it has, and of a long run only some steps.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,6 @@ import numpy as np
 from traceprof import intervals, labels
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
-from traceprof.patterns import lazy
 from traceprof.run.session_clocks import ONE_MACHINE_NS
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
@@ -149,7 +149,7 @@ MAX_KERNELS = 1 << 17
 _MIN_STEPS = 6
 _MAX_UNSURE = 0.25  # of a step: with coarser clocks, steps are matched by their numbers
 _STRIDE = 3  # steps often alternate: an even stride would see one kind only
-_NUMBER = lazy(r"0x[0-9a-fA-F]+|\d+")
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 class Places(Record, frozen=True):

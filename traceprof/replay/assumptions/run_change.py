@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from traceprof.analyses import straggler
 from traceprof.analyses.gradient_buckets import MIN_OF_LONGEST
 from traceprof.communication.messages import BETWEEN_TWO, DISTINCT_SIZES, MAX_LATENCY_NS, messages
+from traceprof.intervals import NO_NUMBERS
 from traceprof.replay.graph.longest_path import (
     ROOT,
     UNCONSTRAINED,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from traceprof.intervals import Float64, Int32, Int64, Mask
     from traceprof.replay.graph.run_graph import RunGraph
 
-_NOTHING = np.empty(0, np.int64)
 _NO_WEIGHTS = np.empty(0)
 
 
@@ -43,8 +43,8 @@ class RunChange(Record, frozen=True):
 
     edges: Int64  # int64[n], indices of edges that hold their target back by another time
     weights: Float64  # float64[n], ns: how long; minus infinity for not at all
-    source: Int64 = _NOTHING  # int64[m], nodes where edges begin that were not there
-    target: Int64 = _NOTHING  # int64[m], where they lead to
+    source: Int64 = NO_NUMBERS  # int64[m], nodes where edges begin that were not there
+    target: Int64 = NO_NUMBERS  # int64[m], where they lead to
     added: Float64 = _NO_WEIGHTS  # float64[m], how long they hold back, ns
     left_out: frozenset[int] = frozenset()  # numbers of ranks whose steps do not count
     otherwise: tuple[RunChange, ...] = ()  # readings that widen the interval

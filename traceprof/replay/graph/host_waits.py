@@ -15,6 +15,7 @@ from traceprof import intervals
 from traceprof.host.host_code import OVER_BY_ITSELF
 from traceprof.host.host_waits import OWN_WAIT_NS
 from traceprof.host.idle_causes import MAX_STRETCH_NS
+from traceprof.intervals import NO_NUMBERS
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
 from traceprof.replay.graph.stream_waits import TOLERANCE_NS, last_record
 from traceprof.structs import Record
@@ -153,9 +154,6 @@ def _begins_within(start_ns: Int64, low_ns: Int64, high_ns: Int64) -> Mask:
     return np.append(start_ns, intervals.BEYOND_NS)[at] < high_ns
 
 
-_NOTHING = np.empty(0, np.int64)
-
-
 class HostWaits(Record, frozen=True):
     """The m waits of calls that return only after an operation is over; some calls have several."""
 
@@ -250,7 +248,9 @@ class _Chains:
             (call, self.last_before(np.full(len(call), stream), self._calls.in_time[call]))
             for stream in self._by_stream
         ]
-        waiting, last = (np.concatenate([_NOTHING, *column]) for column in zip(*pairs, strict=True))
+        waiting, last = (
+            np.concatenate([NO_NUMBERS, *column]) for column in zip(*pairs, strict=True)
+        )
         return waiting[last >= 0], last[last >= 0]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from traceprof.communication.messages import messages
 from traceprof.communication.readiness import Independence, independence_of
+from traceprof.intervals import NO_NUMBERS
 from traceprof.replay.graph.columns import COMMUNICATION
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 MAX_LOST_RECORDS = 0.01
 """If more records of events are lost, all waits are inferred: each may be for a lost one."""
-_NOTHING = np.empty(0, np.int64)
 
 
 class _Asked(Record, frozen=True):
@@ -53,7 +53,7 @@ class EventWaits(Record, frozen=True):
         `owner`: int64[n], numbers by which the caller knows each place. The result is owners and
         operations, int64[k] each: of each stream that matters the last one.
         """
-        owners, operations = [_NOTHING], [_NOTHING]
+        owners, operations = [NO_NUMBERS], [NO_NUMBERS]
         while len(owner):
             at = np.searchsorted(self.key, chain * self.span + place, side="left") - 1
             has = (at >= 0) & (self.key[at] // self.span == chain) if len(self.key) else at > 0
@@ -107,7 +107,7 @@ def event_waits(process: Recorded) -> EventWaits | None:
     in_time = process.launched_at + 1
     key = of_work * span + in_time
     order = np.argsort(key, kind="stable")
-    wait_key = chain = place = _NOTHING
+    wait_key = chain = place = NO_NUMBERS
     if waits is not None:
         of_wait = numbers[len(sides[0]) + len(sides[1]) :]
         record = last_record(recorded, waits.event, waits.device, waits.place)
@@ -233,7 +233,7 @@ class QueuedCommunication(Record, frozen=True):
     of_others: Pairs  # with the one right before it, where that is of another communicator
 
 
-NO_STREAM_WAITS = OperationWaits(_NOTHING, _NOTHING, False, np.empty(0, np.bool_))
+NO_STREAM_WAITS = OperationWaits(NO_NUMBERS, NO_NUMBERS, False, np.empty(0, np.bool_))
 
 
 def stream_waits(events: EventWaits | None, work: GpuWork) -> OperationWaits | None:
@@ -279,7 +279,7 @@ def possible_waits(process: Recorded) -> tuple[Int64, Int64]:
     wait = _calls_of_kind(process, ApiCallKind.STREAM_WAIT)
     recorded = np.sort(calls.in_time[_calls_of_kind(process, ApiCallKind.EVENT_RECORD)])
     if len(wait) == 0 or len(recorded) == 0 or len(work) == 0:
-        return _NOTHING, _NOTHING
+        return NO_NUMBERS, NO_NUMBERS
     wait = wait[np.argsort(calls.in_time[wait])]
     stream, place = _waiting_streams(process)[wait], calls.in_time[wait]
     last_record = np.searchsorted(recorded, place, side="left") - 1
@@ -289,7 +289,7 @@ def possible_waits(process: Recorded) -> tuple[Int64, Int64]:
     launched = process.launched_at
     first = np.flatnonzero(np.append(True, np.diff(work.chain) != 0))
     chains = [slice(*limits) for limits in zip(first, np.append(first[1:], len(work)), strict=True)]
-    producers, consumers = [_NOTHING], [_NOTHING]
+    producers, consumers = [NO_NUMBERS], [NO_NUMBERS]
     for chain in chains:
         waits = np.flatnonzero((stream == NULL) | (stream == work.stream[chain.start]))
         at = np.searchsorted(launched[chain], place[waits])
@@ -340,7 +340,7 @@ def queued_communication(process: Recorded) -> QueuedCommunication:
     work = process.work
     behind = behind_communication(work)
     if len(behind) == 0:
-        nothing = _NOTHING, _NOTHING
+        nothing = NO_NUMBERS, NO_NUMBERS
         return QueuedCommunication(nothing, nothing, nothing, nothing, nothing)
     number, rows_of = np.full(len(work), -1, np.int64), []
     for index, rank in process.ranks:

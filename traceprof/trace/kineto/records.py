@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from traceprof import labels
+from traceprof.intervals import NO_NUMBERS
 from traceprof.structs import Rows
 from traceprof.trace.columns import pack, pack_ahead
 from traceprof.trace.grouping import distinct_values, groups, is_in, numbered
@@ -99,8 +100,7 @@ def copy_facts(name: str) -> CopyFacts:
 
 
 _GROUPS = (Kind.KERNEL, Kind.COPY, Kind.MEMORY_SET)
-_NOTHING = np.empty(0, np.int64)
-_NO_COLUMN = pack(_NOTHING)
+_NO_COLUMN = pack(NO_NUMBERS)
 
 
 def read_operations(content: Content, process: int) -> dict[RankKey, RankOperations]:
@@ -109,14 +109,14 @@ def read_operations(content: Content, process: int) -> dict[RankKey, RankOperati
     content.take(Kind.KERNEL)
     rows: dict[Kind, dict[int, Int64]] = {kind: {} for kind in _GROUPS}
     for kind, columns in tables.items():
-        of_rows = columns[table.DEVICE].values if columns else _NOTHING
+        of_rows = columns[table.DEVICE].values if columns else NO_NUMBERS
         rows[kind] = {int(of_rows[of_one[0]]): of_one for of_one in groups(of_rows)}
     devices = sorted({device for by_device in rows.values() for device in by_device})
     names = np.array([name for name, *_ in content.signatures], np.int64)
     operations = {}
     for device in devices:
         kernels, copies, memsets = (
-            _sorted(tables[kind], rows[kind].get(device, _NOTHING)) for kind in _GROUPS
+            _sorted(tables[kind], rows[kind].get(device, NO_NUMBERS)) for kind in _GROUPS
         )
         operations[RankKey(process, device)] = RankOperations(
             Kernels(*_base(kernels, content), kernels.get(table.SIGNATURE, _NO_COLUMN), names),
@@ -161,7 +161,7 @@ def _base(rows: Mapping[str, Column], content: Content) -> tuple[Column, Column,
 
 def _copies(rows: Mapping[str, Column], content: Content) -> Copies:
     if not rows:
-        return Copies(*_base(rows, content), *[_NOTHING] * 6)
+        return Copies(*_base(rows, content), *[NO_NUMBERS] * 6)
     size = rows[table.BYTES].values
     number = rows[table.NAME].values
     distinct, which = numbered(number)
@@ -366,7 +366,7 @@ def read_annotations(content: Content) -> Annotations | None:
 def read_marks(content: Content, process: int) -> Marks | None:
     """Return the marks of a process; None without any."""
     columns = content.tables.get(Kind.MARK, {})
-    rows = np.flatnonzero(columns[table.PROCESS].isin([process])) if columns else _NOTHING
+    rows = np.flatnonzero(columns[table.PROCESS].isin([process])) if columns else NO_NUMBERS
     if not len(rows):
         return None
     time = columns[table.START].at(rows) - content.first_ns

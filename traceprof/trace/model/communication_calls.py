@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from msgspec import field
 
+from traceprof.intervals import NO_NUMBERS
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.special_values import MAX_BYTES, whole_number
@@ -108,8 +109,7 @@ class ProcessCalls(NamedTuple):
     rank: int | None = None  # the process's rank in NCCL's largest communicator; None if unknown
 
 
-_NOTHING = np.empty(0, np.int64)
-NO_CALLS = CommunicationCalls(*(_NOTHING,) * 13, np.zeros(1, np.int64), _NOTHING, ())
+NO_CALLS = CommunicationCalls(*(NO_NUMBERS,) * 13, np.zeros(1, np.int64), NO_NUMBERS, ())
 NO_PROCESS_CALLS = ProcessCalls(NO_CALLS, NO_CALLS)
 
 
@@ -216,4 +216,4 @@ class MpiCalls(Rows, frozen=True):
     communicators: tuple[str, ...]  # names, equal on all members
 
 
-NO_MPI_CALLS = MpiCalls(*(_NOTHING,) * 10, ())
+NO_MPI_CALLS = MpiCalls(*(NO_NUMBERS,) * 10, ())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.intervals import NO_NUMBERS
 from traceprof.structs import Record, Rows
 from traceprof.trace.columns import PackedSpans, pack
 from traceprof.trace.model.special_values import NULL
@@ -87,11 +88,10 @@ class LaunchStalls(Record, frozen=True):
     correlation: Int64  # int64[n], of the blocked API call
 
 
-_NOTHING = np.empty(0, np.int64)
-NO_API_CALLS = ApiCalls(*[pack(_NOTHING)] * 6)
-NO_SYNCHRONIZATIONS = Synchronizations(*[_NOTHING] * 8)
-NO_EVENT_RECORDS = EventRecords(*[_NOTHING] * 6)
-NO_LAUNCH_STALLS = LaunchStalls(*[_NOTHING] * 4)
+NO_API_CALLS = ApiCalls(*[pack(NO_NUMBERS)] * 6)
+NO_SYNCHRONIZATIONS = Synchronizations(*[NO_NUMBERS] * 8)
+NO_EVENT_RECORDS = EventRecords(*[NO_NUMBERS] * 6)
+NO_LAUNCH_STALLS = LaunchStalls(*[NO_NUMBERS] * 4)
 
 
 WOKE_NS = 50_000
@@ -157,9 +157,9 @@ class HostActivity(Record, frozen=True):
     driver_work: ThreadSpans  # CUDA's own work inside calls, such as `Lazy Function Loading`
 
 
-NO_SPANS = ThreadSpans(_NOTHING, _NOTHING, _NOTHING, _NOTHING, ())
-NO_SWITCHES = ThreadSwitches(_NOTHING, _NOTHING, np.empty(0, np.bool_))
-NO_SAMPLES = ThreadSamples(_NOTHING, _NOTHING, _NOTHING, ())
+NO_SPANS = ThreadSpans(NO_NUMBERS, NO_NUMBERS, NO_NUMBERS, NO_NUMBERS, ())
+NO_SWITCHES = ThreadSwitches(NO_NUMBERS, NO_NUMBERS, np.empty(0, np.bool_))
+NO_SAMPLES = ThreadSamples(NO_NUMBERS, NO_NUMBERS, NO_NUMBERS, ())
 NO_ACTIVITY = HostActivity(NO_SWITCHES, NO_SPANS, NO_SPANS, NO_SPANS, NO_SPANS)
 
 

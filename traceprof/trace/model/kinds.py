@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from functools import cache
-
-from traceprof.patterns import lazy
 
 
 class MemoryKind(IntEnum):
@@ -112,12 +111,12 @@ _KINDS_OF_CALLS = (
     (ApiCallKind.LAUNCH, r"hip(?:Ext)?(?:Module)?Launch\w*"),
 )
 
-BEGIN_CAPTURE = lazy(r"(?:cuda|cu|hip)StreamBeginCapture")
-END_CAPTURE = lazy(r"(?:cuda|cu|hip)StreamEndCapture")
+BEGIN_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture")
+END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 """API calls between which a thread captures a graph: nothing that it launches runs."""
 
-_PATTERNS = tuple((kind, lazy(pattern)) for kind, pattern in _KINDS_OF_CALLS)
-_RETURNS_AT_ONCE = lazy(r"Async|\A(?:cuda|cu)MemcpyPeer")
+_PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS_OF_CALLS)
+_RETURNS_AT_ONCE = re.compile(r"Async|\A(?:cuda|cu)MemcpyPeer")
 
 
 @cache
@@ -158,7 +157,7 @@ _WAITS = {
     "ThreadSynchronize": SynchronizationKind.HOST_FOR_DEVICE,
     "CtxSynchronize": SynchronizationKind.HOST_FOR_DEVICE,
 }
-_WAIT = lazy(rf"(?:cuda|cu|hip)({'|'.join(_WAITS)})(?:WithFlags)?")
+_WAIT = re.compile(rf"(?:cuda|cu|hip)({'|'.join(_WAITS)})(?:WithFlags)?")
 
 
 def synchronization_kind(name: str) -> SynchronizationKind:

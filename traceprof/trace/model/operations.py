@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof.intervals import NO_NUMBERS
 from traceprof.structs import Record
 from traceprof.trace.columns import PackedSpans, pack
 from traceprof.trace.grouping import is_in
@@ -262,13 +263,12 @@ def _is_wrong(kernels: Kernels, index: int, covering: list[int]) -> bool:
     return bool(np.count_nonzero(overlaps) <= _MAX_OVERLAPPING * len(others))
 
 
-_NOTHING = np.empty(0, np.int64)
-_NO_NUMBERS = pack(_NOTHING)
+_NO_NUMBERS = pack(NO_NUMBERS)
 _NO_BASE = (_NO_NUMBERS,) * 4
 NO_OPERATIONS = RankOperations(
-    Kernels(*_NO_BASE, _NO_NUMBERS, _NOTHING),
-    Copies(*_NO_BASE, *[_NOTHING] * 6),
-    Copies(*_NO_BASE, *[_NOTHING] * 6),
+    Kernels(*_NO_BASE, _NO_NUMBERS, NO_NUMBERS),
+    Copies(*_NO_BASE, *[NO_NUMBERS] * 6),
+    Copies(*_NO_BASE, *[NO_NUMBERS] * 6),
     Operations(*_NO_BASE),
 )
 """The operations of a process without GPU work."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from traceprof import labels
-from traceprof.patterns import lazy
 from traceprof.structs import Record, Rows
 from traceprof.trace.model.communication_calls import (
     BARRIER,
@@ -19,7 +19,6 @@ from traceprof.trace.model.communication_calls import (
 from traceprof.trace.model.special_values import NULL, UNKNOWN
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
     from traceprof.labels import Label
     from traceprof.trace.model.communication_calls import Fields
 
-RUNNING_NUMBER = lazy(r" seq=(\d+)(?![^ \0])")
+RUNNING_NUMBER = re.compile(r" seq=(\d+)(?![^ \0])")
 """The number of a call in its process group, in a label."""
 
 # All calls and steps differ in their numbers; without them there are few kinds.
-_STEP = lazy(rf"(?<![^\0]){labels.STEP} \d+(?![^\0])")
+_STEP = re.compile(rf"(?<![^\0]){labels.STEP} \d+(?![^\0])")
 BETWEEN_TEXTS = "\0"
 """A character that no text holds: it ends C strings, as NVTX has them."""
 
@@ -83,7 +82,7 @@ class LabelRanges(Rows, frozen=True):
         return np.fromiter(numbers, np.int64, len(self.texts))
 
 
-OF_CALL = lazy(r", (?:(?:stashed )?seq|op_id|sizes|input_op_ids) = ")
+OF_CALL = re.compile(r", (?:(?:stashed )?seq|op_id|sizes|input_op_ids) = ")
 """What PyTorch's `emit_nvtx` adds behind the name of an operator begins so."""
 
 

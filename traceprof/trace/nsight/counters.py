@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.patterns import lazy
 from traceprof.trace.grouping import groups, is_in
 from traceprof.trace.model.operations import BYTES_PER_MS, CLOCK, HZ, PERCENT, Counters, LinkSamples
 from traceprof.trace.nsight import schema
@@ -36,7 +36,7 @@ _GPU_METRICS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("pcie", "rx", ("pcie read throughput",)),
     (CLOCK, "", ("gpc clock frequency",)),
 )
-_UNIT = lazy(r"\s*\[(?P<unit>[^]]*)\]\Z")
+_UNIT = re.compile(r"\s*\[(?P<unit>[^]]*)\]\Z")
 # IPoIB's bytes are among InfiniBand's own; packets and waits are no bytes.
 _NIC_METRICS = {
     "ib: bytes sent": "tx",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -10,7 +11,6 @@ from msgspec.structs import replace
 
 from traceprof import labels
 from traceprof.kernel_names.categories import forget_names
-from traceprof.patterns import lazy
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model import host as model
 from traceprof.trace.model.communication_calls import NO_MPI_CALLS, NO_PROCESS_CALLS, MpiCalls
@@ -38,7 +38,6 @@ from traceprof.trace.sqlite.read_columns import count_rows
 from traceprof.units import counted
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
@@ -98,8 +97,8 @@ def _num_short(ranges: LabelRanges) -> int:
 
 
 _UNNAMED = "unnamed call"  # where the export has lost its name
-_VERSION = lazy(r"_v\d+(?:_ptsz|_ptds)?\Z")
-_OF_CUDA = lazy(r"(?i)cuda|cupti")
+_VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
+_OF_CUDA = re.compile(r"(?i)cuda|cupti")
 Table = TypeVar("Table")
 Data = TypeVar("Data", bound=SectionData)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from traceprof.patterns import lazy
 from traceprof.trace.columns import pack, pack_ahead
 from traceprof.trace.grouping import distinct_values, is_in, numbered, without
 from traceprof.trace.model import host as model
@@ -192,12 +192,12 @@ def by_process(
         yield process, {**dict.fromkeys(table.optional, missing), **present_columns}
 
 
-_MPI = lazy(r"(?:MPI|UCP|UCX)_\w*EVENTS\Z")
+_MPI = re.compile(r"(?:MPI|UCP|UCX)_\w*EVENTS\Z")
 _OF_MPI = 1  # among the kinds of spans in `HostActivity`
 _JIT = "JIT"
 """The name for compilation, whose rows have no name."""
 _WORKER = "pt_data_worker"  # the name of a `DataLoader`'s, since PyTorch 2.6
-_NO_PROGRAM = lazy(r"cuda|CUPTI |\[NSys|\*\d?Comms")
+_NO_PROGRAM = re.compile(r"cuda|CUPTI |\[NSys|\*\d?Comms")
 """Names of threads that the driver and the profiler start in a process."""
 
 

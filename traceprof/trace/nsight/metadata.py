@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from traceprof.intervals import BEYOND_NS
-from traceprof.patterns import lazy
 from traceprof.trace.grouping import median_of
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import FIRST_UTC_NS, MAX_RANK, NULL, whole_number
@@ -31,7 +30,7 @@ _HOST_VARIABLES = ("SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")
 
 _VERSIONS = {"NVIDIA driver": "NvDriverVersion", "CUDA of the driver": "CudaDriverVersion"}
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_IN_PARTS = lazy(r"\bMIG\b")  # a GPU's name, where it is a part of a board
+_IN_PARTS = re.compile(r"\bMIG\b")  # a GPU's name, where it is a part of a board
 _OF_NSIGHT = "[[]NSys*"  # its own threads `[NSys]` and `[NSys Comms]`
 
 

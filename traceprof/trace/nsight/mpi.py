@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, numbered
 from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS, MpiCalls
@@ -33,8 +32,8 @@ WORLD = "MPI_COMM_WORLD"
 ONLY = "MPI"
 """The name of the only communicator that a process is known to use, if nothing else is known."""
 
-_EVENTS = lazy(r"MPI_\w*EVENTS\Z")
-_NAME = lazy(r"P?MPI_(\w+?)(?:_c)?_*\Z", re.IGNORECASE)
+_EVENTS = re.compile(r"MPI_\w*EVENTS\Z")
+_NAME = re.compile(r"P?MPI_(\w+?)(?:_c)?_*\Z", re.IGNORECASE)
 _KINDS = {
     "AllReduce": "allreduce",
     "AllGather": "allgather allgatherv",
@@ -59,7 +58,7 @@ _OF_TWO = tuple(OPERATIONS.index(name) for name in ("Send", "Recv", "SendRecv"))
 _RECEIVE, _SCATTERED = OPERATIONS.index("Recv"), OPERATIONS.index("ReduceScatter")
 # The sizes of these are not known to be of one rank's message.
 _OTHER_SIZES = tuple(OPERATIONS.index(name) for name in ("AlltoAll", "Gather", "Scatter"))
-_WAITING = lazy(r"P?MPI_Wait", re.IGNORECASE)
+_WAITING = re.compile(r"P?MPI_Wait", re.IGNORECASE)
 _NO_CALL = -2
 _MPICH_WORLD = 0x44000000  # MPI_COMM_WORLD in the ABI of MPICH, equal in all processes
 _COLUMNS = ("commHandle", "tag", "remoteRank", "rootRank", "size", "recvSize", "requestHandle")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from traceprof.intervals import NO_NUMBERS
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, numbered_rows
 from traceprof.trace.model.communication_calls import (
@@ -54,7 +55,7 @@ def grouped(
     k ranges, by thread, start and nesting. `begins`: it is an ncclGroupStart. `closes`: it is an
     ncclGroupEnd.
     """
-    calls, launches, launch_of_call = [_NOTHING], [_NOTHING], [_NOTHING]
+    calls, launches, launch_of_call = [NO_NUMBERS], [NO_NUMBERS], [NO_NUMBERS]
     num_launches = 0
     _, edges = np.unique(thread, return_index=True)
     for first, stop in zip(edges, [*edges[1:], len(thread)], strict=False):
@@ -77,9 +78,6 @@ def grouped(
         launch_of_call.append(np.where(of_call < len(launch), of_call + num_launches, -1))
         num_launches += len(launch)
     return Grouped(*map(np.concatenate, (calls, launches, launch_of_call)))
-
-
-_NOTHING = np.empty(0, np.int64)
 
 
 _HEADER = struct.Struct("<IIIIQQ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import labels
-from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.columns import pack
 from traceprof.trace.grouping import distinct_values, is_in, numbered, pieces
@@ -34,7 +34,6 @@ from traceprof.trace.sqlite.numbering import NONE, NumberedTexts
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from traceprof.intervals import Int64, Mask
@@ -47,8 +46,8 @@ if TYPE_CHECKING:
 RANGES = (schema.NVTX_PUSH_POP, schema.NVTX_START_END)
 
 # Other expressions match a text whatever its digits are.
-_DEPENDS_ON_DIGITS = lazy(r"[0-9]|\(\?P=")
-_DIGIT = lazy(r"[0-9]")
+_DEPENDS_ON_DIGITS = re.compile(r"[0-9]|\(\?P=")
+_DIGIT = re.compile(r"[0-9]")
 _MANY = 0.25  # of the rows: SQLite finds one in the time in which four are read from pages
 
 
@@ -436,7 +435,7 @@ _OF_LIBRARIES = {
     "UCX",
     "NVSHMEM",
 }
-_MPI_RANK = lazy(r"MPI Rank (\d{1,9})")
+_MPI_RANK = re.compile(r"MPI Rank (\d{1,9})")
 
 
 def ranges_named(

@@ -7,6 +7,7 @@ overflow pages, values that are no integers, damage.
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.patterns import lazy
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite.database import Database, quote
 from traceprof.trace.sqlite.pages import PageFile, Unsupported
@@ -31,7 +31,7 @@ _NO_TEXTS: Mapping[str, NumberedTexts] = MappingProxyType({})
 _NO_ROWS: Mapping[str, NumberedRows] = MappingProxyType({})
 _LAST_ROWID = int(np.iinfo(np.int64).max)
 
-_INTEGER = lazy(r"\A-?[0-9]{1,19}\Z")
+_INTEGER = re.compile(r"\A-?[0-9]{1,19}\Z")
 # Large enough to make the cost per query small.
 _CHUNK_ROWS = 32_768
 
