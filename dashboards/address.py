@@ -10,16 +10,14 @@ parameters of the same URL.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from traceprof.analysis import FINDING_IDS
 from traceprof.errors import UsageError
 from traceprof.intervals import BEYOND_NS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
 
 OVERVIEW, TIMELINE, STEPS = "/", "/timeline", "/steps"
 WHAT_IF, COMPARE, QUERY = "/what-if", "/compare", "/query"

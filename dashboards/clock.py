@@ -7,19 +7,16 @@ begin at the same place.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import structs
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from traceprof.analysis import Analysis
-    from traceprof.findings import Evidence
-    from traceprof.intervals import Int64
-    from traceprof.run.session_clocks import Clocks
+from traceprof.analysis import Analysis
+from traceprof.findings import Evidence
+from traceprof.intervals import Int64
+from traceprof.run.session_clocks import Clocks
 
 _EXACT_NS = 1 << 53
 """Up to which the browser's numbers are exact."""

@@ -11,14 +11,12 @@ import threading
 from contextlib import closing
 from decimal import Decimal
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
+from traceprof.analysis import Analysis
 from traceprof.errors import MissingExtraError, UsageError
 from traceprof.intervals import BEYOND_NS
 from traceprof.reports.table_files import tables, whole_table
-
-if TYPE_CHECKING:
-    from traceprof.analysis import Analysis
 
 MAX_S = 20.0
 """Time that a query may take."""

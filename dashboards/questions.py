@@ -5,30 +5,24 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from dashboards.queries import QueryQuestion, answer
 from traceprof.analyses.breakdown import Measures, StepMeasures
+from traceprof.analysis import Analysis
 from traceprof.comparison.ask import compared
-from traceprof.comparison.sides import loaded
+from traceprof.comparison.sides import LoadedSide, loaded
+from traceprof.documents.analysis.model import Document
+from traceprof.documents.comparison import Comparison
 from traceprof.errors import TraceprofError
+from traceprof.execution.options import Options
+from traceprof.progress import Progress
 from traceprof.replay.critical_path import step_path
 from traceprof.replay.whatif import answers_to
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from traceprof.analysis import Analysis
-    from traceprof.comparison.sides import LoadedSide
-    from traceprof.documents.analysis.model import Document
-    from traceprof.documents.comparison import Comparison
-    from traceprof.execution.options import Options
-    from traceprof.progress import Progress
-    from traceprof.run.opening import Run
-
+from traceprof.run.opening import Run
 
 _MEASURED = tuple(name for name in Measures.__struct_fields__ if name != "window_start_ns")
 

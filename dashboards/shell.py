@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dash_ag_grid
 from dash import MATCH, ClientsideFunction, Dash, Input, Output, State, dcc, html, page_container
+from dash.development.base_component import Component
 from dash.fingerprint import build_fingerprint
 from dash_ag_grid import AgGrid
 
-from dashboards.address import TIMELINE
-from dashboards.view import device_text, time_range
+from dashboards.address import TIMELINE, Address
+from dashboards.view import View, device_text, time_range
 from dashboards.widgets.components import labelled, part_id
 from traceprof.analyses import breakdown
+from traceprof.analysis import Analysis
 from traceprof.errors import one_line
 from traceprof.intervals import BEYOND_NS
 from traceprof.units import counted, duration, ranks_text
 from traceprof.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from dash.development.base_component import Component
-
-    from dashboards.address import Address
-    from dashboards.view import View
-    from traceprof.analysis import Analysis
-
 
 LOCATION = "_pages_location"
 """The id that Dash gives to the address of pages."""

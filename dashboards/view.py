@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
-from dashboards.address import TIMELINE
-from dashboards.clock import Clock
+from dashboards.address import TIMELINE, Address, Scope
+from dashboards.clock import Clock, RankClock
 from traceprof.analyses import compute_parts
+from traceprof.analyses.compute_parts import ComputeParts
 from traceprof.analyses.kernels import kernel_table, launched_kernels
+from traceprof.analyses.kernels.kernel_table import KernelTable
 from traceprof.analyses.registry import ANALYSES
+from traceprof.analyses.results import Judge, RankResult, Result
+from traceprof.analysis import Analysis
 from traceprof.errors import UsageError, one_line
-from traceprof.reports.tracks import Moment, rank_scenes
+from traceprof.findings import Finding, NotApplicable
+from traceprof.reports.tracks import Moment, Scene, rank_scenes
+from traceprof.run.opening import Rank
+from traceprof.run.rank import Window
 from traceprof.run.windows import time_window
 from traceprof.units import ranks_text
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
-
-    from dashboards.address import Address, Scope
-    from dashboards.clock import RankClock
-    from traceprof.analyses.compute_parts import ComputeParts
-    from traceprof.analyses.kernels.kernel_table import KernelTable
-    from traceprof.analyses.results import Judge, RankResult, Result
-    from traceprof.analysis import Analysis
-    from traceprof.findings import Finding, NotApplicable
-    from traceprof.reports.tracks import Scene
-    from traceprof.run.opening import Rank
-    from traceprof.run.rank import Window
-
-    Range = tuple[int | None, int | None]
-    Key = tuple[int, str, int, int]
-    Measure = Callable[[Rank, Window], RankResult | None]
+Range = tuple[int | None, int | None]
+Key = tuple[int, str, int, int]
+Measure = Callable[[Rank, Window], RankResult | None]
 
 Measured = TypeVar("Measured", bound="RankResult")
 _MAX_KEPT = 4096  # results

@@ -13,22 +13,18 @@ import math
 import os
 import statistics
 import tempfile
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from traceprof.analysis import Options, analyze_reports
 from traceprof.comparison.ask import compared
 from traceprof.comparison.between import reach, spreads
 from traceprof.comparison.series import series
 from traceprof.comparison.sides import LoadedSide
+from traceprof.documents.analysis.model import Document
 from traceprof.documents.analysis.records import document
 from traceprof.units import percent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from traceprof.documents.analysis.model import Document
 
 PAGE = Path(__file__).parent / "reruns.md"
 RECORDINGS = Path(__file__).parents[1] / "tests" / "gpu" / "recordings"

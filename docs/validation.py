@@ -16,24 +16,20 @@ import math
 import os
 import statistics
 import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 import traceprof
 from traceprof.analyses.verdict.yields import UsualYield, UsualYields, cause_of
+from traceprof.documents.comparison import Comparison
+from traceprof.findings import Finding, Saving
 from traceprof.units import duration, percent
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from traceprof.documents.comparison import Comparison
-    from traceprof.findings import Finding, Saving
-
-    Change = tuple[str, str | None, str | None]
+Change = tuple[str, str | None, str | None]
 
 PAGE = Path(__file__).parent / "validation.md"
 GPU_PAGE = Path(__file__).parent / "h100.md"

@@ -18,7 +18,7 @@ import pkgutil
 import runpy
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 if not __package__:  # `python FOLDER/instrument train.py`, for a Python without this package
 
@@ -39,14 +39,13 @@ if not __package__:  # `python FOLDER/instrument train.py`, for a Python without
     _load("instrument", _folder)
     _load("traceprof", os.path.join(os.path.dirname(_folder), "traceprof"))  # noqa: PTH118, PTH120
 
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
 from instrument.children import VARIABLE
 from instrument.core.nvtx_ranges import GARBAGE_COLLECTION, MODULES
 from instrument.core.patching import after_import
 from instrument.core.steps import FOLDER, SHAPES, STEPS, TOOL, parse_steps
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import TracebackType
 
 HELP = """Run a script, or with -m a module, with NVTX ranges around its steps and operations.
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from instrument import switch
 from instrument.training import annotate, step
 from instrument.watching import watch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    Report = Callable[["ReportedTraining", Any], object]
+Report = Callable[["ReportedTraining", Any], object]
 
 
 class ReportedTraining:

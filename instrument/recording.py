@@ -10,6 +10,7 @@ import atexit
 import logging
 import os
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from instrument import switch
@@ -28,8 +29,6 @@ from instrument.core.steps import (
 )
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
 WATCH = "TRACEPROF_WATCH"

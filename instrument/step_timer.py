@@ -11,10 +11,11 @@ import inspect
 import logging
 import os
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from threading import get_ident
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import distributed as dist
@@ -24,9 +25,6 @@ from instrument.core import calls, operations, steps
 from instrument.core.patching import Patches
 from instrument.core.wrapping import untraced
 from instrument.wraps import collectives, functional, process_groups
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 _log = logging.getLogger("traceprof.instrument")
 

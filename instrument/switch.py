@@ -6,14 +6,12 @@ import functools
 import importlib
 import logging
 import threading
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from instrument.core import nvtx_ranges
 from instrument.core.patching import Exchange, Patches, after_import
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _log = logging.getLogger("traceprof.instrument")
 

@@ -16,8 +16,11 @@ import os
 import shutil
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
 
 import torch
 from torch.autograd.profiler import profile as autograd_profile
@@ -27,11 +30,6 @@ from instrument.core import nvtx_ranges, operations, steps
 from instrument.core.baseline import process_name
 from instrument.core.completion import settle, wait_for_gpu
 from instrument.core.patching import Patches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-    from types import FrameType
 
 _log = logging.getLogger("traceprof.instrument")
 _SUFFIX = ".pt.trace.json"  # the suffix of PyTorch's own handlers

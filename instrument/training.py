@@ -6,6 +6,7 @@ import functools
 import inspect
 import itertools
 import sys
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
@@ -13,8 +14,6 @@ from instrument.core import nvtx_ranges, steps
 from traceprof import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-
     from typing_extensions import Self
 
 Arguments = ParamSpec("Arguments")

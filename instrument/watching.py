@@ -17,27 +17,24 @@ import itertools
 import json
 import logging
 import math
+import os
 import statistics
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from instrument import switch
 from instrument.core import steps
 from instrument.core.baseline import rank_number
+from instrument.step_timer import Window
 
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Sequence
-
-    from instrument.step_timer import Window
-
-    Table = dict[str, Any]
-    Callback = Callable[[Table], object]
+Table = dict[str, Any]
+Callback = Callable[[Table], object]
 
 _log = logging.getLogger("traceprof.instrument")
 

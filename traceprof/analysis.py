@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from traceprof.analyses.measurements import MeasuredReport, MeasuredRun
 from traceprof.analyses.registry import FINDING_IDS
+from traceprof.analyses.results import Judge, Result
 from traceprof.analyses.verdict.judging import judge
 from traceprof.analyses.verdict.measured_run import measured_run
 from traceprof.analyses.verdict.run_result import RunResult, Verdict
 from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.errors import REPORT_IT, TraceFormatError, TraceprofError
+from traceprof.execution.analysis_future import AnalysisFuture
 from traceprof.execution.children import run_in_children
 from traceprof.execution.open_reports import MeasuredReports, Measurer
 from traceprof.execution.options import Options, checked
+from traceprof.findings import Finding, NotApplicable
+from traceprof.progress import Progress
+from traceprof.ranks.comparison import RankComparison
 from traceprof.run.guard import collected_failures, optional
 from traceprof.run.opening import Run, attach_ranks
+from traceprof.run.rank import Rank
 from traceprof.run.recognition import has_changed
 from traceprof.run.summary import FailedReport, all_failed
-from traceprof.trace.open import open_trace, report_paths
+from traceprof.trace.model.trace import Trace
+from traceprof.trace.open import AnyPath, open_trace, report_paths
 from traceprof.units import counted, duration, reports_text
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     import pandas as pd
-
-    from traceprof.analyses.measurements import MeasuredReport, MeasuredRun
-    from traceprof.analyses.results import Judge, Result
-    from traceprof.execution.analysis_future import AnalysisFuture
-    from traceprof.findings import Finding, NotApplicable
-    from traceprof.progress import Progress
-    from traceprof.ranks.comparison import RankComparison
-    from traceprof.run.rank import Rank
-    from traceprof.trace.model.trace import Trace
-    from traceprof.trace.open import AnyPath
 
 
 __all__ = [

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from math import ceil
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_args
+from typing import Annotated, Any, Literal, Protocol, get_args
 
 from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType
 from msgspec.structs import FieldInfo, asdict, fields
 
 from traceprof.structs import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 MetricValue = int | float | str | bool | None
 TimePart = Literal["exposed communication", "exposed copies", "idle"]

@@ -17,14 +17,12 @@ Of GB10 NVIDIA gives one figure, 1 PFLOP/s of FP4 with sparsity, from which no o
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from traceprof.errors import UsageError
 from traceprof.structs import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 # GB/s of an x16 slot in one direction, after encoding.
 PCIE_X16 = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}

@@ -6,11 +6,9 @@ dtype=float32 group=0 size=8 seq=17`, `step 12`, `forward`. Standard library onl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import NamedTuple
 
 DOMAIN = "traceprof"
 STEP = "step"

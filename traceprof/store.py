@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,22 +15,19 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import msgspec
 
+from traceprof.analyses.verdict.run_result import RunResult
+from traceprof.documents.analysis.model import Document
 from traceprof.documents.analysis.records import MAX_DOCUMENT_BYTES, TABLES, document
 from traceprof.errors import TraceFileError, UsageError, one_line
-from traceprof.findings import Count  # noqa: TC001  (msgspec reads it)
+from traceprof.findings import Count
 from traceprof.structs import Record, given_fields
+from traceprof.trace.open import AnyPath
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from sqlite_utils import Database
 
-    from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.documents.analysis.model import Document
-    from traceprof.trace.open import AnyPath
 
-    Row = tuple[str | int | float | bytes | None, ...]
-
+Row = tuple[str | int | float | bytes | None, ...]
 
 LISTS = (
     "reports",

@@ -11,21 +11,16 @@ In `conftest.py`: `pytest_plugins = ["traceprof.testing"]`. Then a test takes `r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection
 
 import pytest
 
 from traceprof.comparison.ask import compared, without_predictions
 from traceprof.comparison.gates import parse
-from traceprof.comparison.sides import LoadedSide, check_allowed, loaded
+from traceprof.comparison.sides import LoadedSide, Source, check_allowed, loaded
 from traceprof.errors import UsageError
 from traceprof.execution.options import Options
 from traceprof.findings import Finding, Severity
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from traceprof.comparison.sides import Source
 
 
 class RecordedRun:

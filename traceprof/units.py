@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from traceprof.errors import UsageError, one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from pathlib import Path
 
 # A value that is written as 1000 of a unit is written as 1.00 of the next one.
 _ROUNDED_UP = 0.9995

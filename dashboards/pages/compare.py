@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dash import html
+from dash.development.base_component import Component
 
 from dashboards import address as addresses
 from dashboards.pages.timeline import COLORS
-from dashboards.questions import PendingAnswer, questions_about
+from dashboards.questions import ComparedSides, PendingAnswer, questions_about
 from dashboards.timeline.server import AFTER, BEFORE, MAX_CHANGED
-from dashboards.view import device_text
+from dashboards.view import View, device_text
 from dashboards.widgets import components as ui
 from dashboards.widgets.charts import PARTS
 from dashboards.widgets.tables import Column, record, table
+from traceprof.documents.comparison import Comparison, KernelChange, ModuleChange
 from traceprof.errors import one_line
 from traceprof.kernel_names import kernel_title
-from traceprof.reports.blocks import Paragraph, TableBlock
+from traceprof.reports.blocks import Paragraph, Section, TableBlock
 from traceprof.reports.comparison_sections import comparison_sections
 from traceprof.units import duration
-
-if TYPE_CHECKING:
-    from dash.development.base_component import Component
-
-    from dashboards.questions import ComparedSides
-    from dashboards.view import View
-    from traceprof.documents.comparison import Comparison, KernelChange, ModuleChange
-    from traceprof.reports.blocks import Section
 
 PATH = addresses.COMPARE
 TITLE = "Compare"

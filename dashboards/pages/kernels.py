@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from dash import html
+from dash.development.base_component import Component
 
 from dashboards import address as addresses
 from dashboards.pages.compare import sure
-from dashboards.questions import questions_about
+from dashboards.questions import PendingAnswer, questions_about
 from dashboards.timeline.events import OPERATION
+from dashboards.view import View
 from dashboards.widgets.charts import CATEGORIES
 from dashboards.widgets.components import answered_later, card, nothing, page, shares
 from dashboards.widgets.tables import Column, record, table
 from traceprof.analyses import overlap_slowdown
-from traceprof.analyses.kernels.launched_kernels import SEPARATOR, Launcher
+from traceprof.analyses.compute_parts import ComputePart, ComputeParts
+from traceprof.analyses.kernels.kernel_table import KernelTable, KernelUse
+from traceprof.analyses.kernels.launched_kernels import SEPARATOR, Launcher, ModuleUse
+from traceprof.documents.comparison import ModuleChange
 from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.kernel_names import function_name, kernel_title
 from traceprof.reports.ranks_text import arithmetic_text, reached, step_text
+from traceprof.run.rank import Rank
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from dash.development.base_component import Component
-
-    from dashboards.questions import PendingAnswer
-    from dashboards.view import View
-    from traceprof.analyses.compute_parts import ComputePart, ComputeParts
-    from traceprof.analyses.kernels.kernel_table import KernelTable, KernelUse
-    from traceprof.analyses.kernels.launched_kernels import ModuleUse
-    from traceprof.documents.comparison import ModuleChange
-    from traceprof.run.rank import Rank
 
 PATH = "/kernels"
 TITLE = "Kernels"

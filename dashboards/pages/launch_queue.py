@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from dash import html
+from dash.development.base_component import Component
 
+from dashboards.view import View
 from dashboards.widgets import charts
 from dashboards.widgets import components as ui
 from dashboards.widgets.tables import IDENTIFIER, Column, record, table
 from traceprof import intervals
 from traceprof.analyses import launch_queue
+from traceprof.analyses.launch_queue import LaunchQueueResult
 from traceprof.findings import Evidence
-from traceprof.intervals import even_limits
+from traceprof.intervals import Int64, even_limits
+from traceprof.run.opening import Rank
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-    from dash.development.base_component import Component
-
-    from dashboards.view import View
-    from traceprof.analyses.launch_queue import LaunchQueueResult
-    from traceprof.intervals import Int64
-    from traceprof.run.opening import Rank
-
 
 PATH = "/launch-queue"
 TITLE = "Launch queue"

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from dash import html
+from dash.development.base_component import Component
 
-from dashboards.view import device_text
+from dashboards.clock import Clock
+from dashboards.view import View, device_text
 from dashboards.widgets import charts
 from dashboards.widgets.components import card, missing, nothing, page, time_note, worst_first
 from dashboards.widgets.tables import IDENTIFIER, Column, record, table
 from traceprof.analyses import links, pageable_copy, peer_transfers
-from traceprof.analyses.links.link_counters import link_rates
+from traceprof.analyses.links.link_counters import (
+    CounterUse,
+    LinkCountersResult,
+    LinkRates,
+    link_rates,
+)
+from traceprof.analyses.links.link_usage import LinkUsageResult, LinkUse
 from traceprof.errors import one_line
-from traceprof.intervals import even_limits
+from traceprof.intervals import Int64, even_limits
 from traceprof.run.opening import Window
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, size_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dash.development.base_component import Component
-
-    from dashboards.clock import Clock
-    from dashboards.view import View
-    from traceprof.analyses.links.link_counters import CounterUse, LinkCountersResult, LinkRates
-    from traceprof.analyses.links.link_usage import LinkUsageResult, LinkUse
-    from traceprof.intervals import Int64
 
 PATH = "/links"
 TITLE = "Links"

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dash import html
+from dash.development.base_component import Component
 
+from dashboards.view import View
 from dashboards.widgets import charts
 from dashboards.widgets import components as ui
 from dashboards.widgets.tables import IDENTIFIER, Column, record, table
 from traceprof.analyses import collectives, nccl_serialization
+from traceprof.analyses.collectives import CollectivesResult, OperationUse
+from traceprof.analyses.nccl_serialization import SerializationResult
 from traceprof.errors import one_line
 from traceprof.units import counted, duration
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from dash.development.base_component import Component
-
-    from dashboards.view import View
-    from traceprof.analyses.collectives import CollectivesResult, OperationUse
-    from traceprof.analyses.nccl_serialization import SerializationResult
-
-    Uses = Sequence[tuple[int, OperationUse]]
+Uses = Sequence[tuple[int, OperationUse]]
 
 PATH = "/nccl"
 TITLE = "NCCL"

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from dashboards.view import View
 from dashboards.widgets import charts
 from dashboards.widgets import components as ui
 from dashboards.widgets.tables import IDENTIFIER, Column, record, table
 from traceprof.analyses import overlap_slowdown
+from traceprof.analyses.kernels.kernel_table import SignatureSlowdown
+from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
 from traceprof.errors import one_line
 from traceprof.findings import Evidence
 from traceprof.kernel_names import function_name
 from traceprof.units import counted, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dash.development.base_component import Component
 
-    from dashboards.view import View
-    from traceprof.analyses.kernels.kernel_table import SignatureSlowdown
-    from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
 
-    Row = tuple[int, SignatureSlowdown]
+Row = tuple[int, SignatureSlowdown]
 
 PATH = "/overlap"
 TITLE = "Overlap"

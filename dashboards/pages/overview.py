@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dash import dcc, html
+from dash.development.base_component import Component
 
 from dashboards import address as addresses
 from dashboards.pages import ranks as ranks_page
-from dashboards.view import device_text
+from dashboards.view import View, device_text
 from dashboards.widgets import components as ui
 from dashboards.widgets.charts import PARTS
 from dashboards.widgets.findings import PART_MEANINGS, findings_card, headline_card
 from traceprof.analyses import breakdown
+from traceprof.analyses.breakdown import BreakdownResult, Measures
 from traceprof.errors import one_line
 from traceprof.reports.time_text import outside_the_training, slow_steps_lines
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration, percent, ranks_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dash.development.base_component import Component
-
-    from dashboards.view import View
-    from traceprof.analyses.breakdown import BreakdownResult, Measures
 
 PATH = addresses.OVERVIEW
 TITLE = "Overview"

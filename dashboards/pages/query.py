@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from dash import dcc, html
+from dash.development.base_component import Component
 
 from dashboards import address as addresses
-from dashboards.queries import MAX_BYTES, MAX_MARKED, MAX_ROWS, MAX_S, QueryQuestion, is_installed
-from dashboards.questions import questions_about
+from dashboards.address import Address
+from dashboards.queries import (
+    MAX_BYTES,
+    MAX_MARKED,
+    MAX_ROWS,
+    MAX_S,
+    QueryQuestion,
+    QueryResult,
+    RowTime,
+    Value,
+    is_installed,
+)
+from dashboards.questions import PendingAnswer, questions_about
 from dashboards.timeline.search import in_field
+from dashboards.view import View
 from dashboards.widgets import components as ui
-from dashboards.widgets.tables import IDENTIFIER, Column, record, table
+from dashboards.widgets.tables import IDENTIFIER, Column, Row, record, table
 from traceprof.errors import MissingExtraError, one_line
 from traceprof.findings import Evidence
 from traceprof.frames.results import columns, subject
 from traceprof.reports.table_files import tables
 from traceprof.units import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dash.development.base_component import Component
-
-    from dashboards.address import Address
-    from dashboards.queries import QueryResult, RowTime, Value
-    from dashboards.questions import PendingAnswer
-    from dashboards.view import View
-    from dashboards.widgets.tables import Row
 
 PATH = addresses.QUERY
 TITLE = "Query"

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 from dash import dcc, html
+from dash.development.base_component import Component
 
-from dashboards.view import MAX_NAME, device_text
+from dashboards.view import MAX_NAME, View, device_text
 from dashboards.widgets import components as ui
 from dashboards.widgets.charts import BLUE, PARTS, plots
 from dashboards.widgets.findings import by_severity
 from dashboards.widgets.tables import IDENTIFIER, Column, fraction_of, fractions, record, table
 from traceprof.analyses import breakdown, rank_work
+from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analyses.steps import step_lengths
+from traceprof.analysis import Analysis
 from traceprof.errors import one_line
+from traceprof.intervals import Int64
+from traceprof.ranks.comparison import RankComparison
 from traceprof.reports.drawings import pipeline_drawings
 from traceprof.reports.html import svg
+from traceprof.run.opening import Rank
 from traceprof.units import duration, ranks_text
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from dash.development.base_component import Component
-
-    from dashboards.view import View
-    from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analysis import Analysis
-    from traceprof.intervals import Int64
-    from traceprof.ranks.comparison import RankComparison
-    from traceprof.run.opening import Rank
 
 PATH = "/ranks"
 TITLE = "Ranks"

@@ -18,12 +18,11 @@ from dashboards.pages import (
     timeline,
     what_if,
 )
+from dashboards.view import View
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
-
-    from dashboards.view import View
 
 
 class Page(Protocol):

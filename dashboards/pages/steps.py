@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from statistics import mean
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from dash import html
+from dash.development.base_component import Component
 
 from dashboards import address as addresses
+from dashboards.clock import Clock
+from dashboards.view import View
 from dashboards.widgets import components as ui
 from dashboards.widgets.charts import BLUE, PARTS, group_starts, offsets, plots, rounded
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import breakdown
-from traceprof.analyses.breakdown import step_times
+from traceprof.analyses.breakdown import BreakdownResult, step_times
 from traceprof.analyses.steps import (
+    SlowStep,
     cause_text,
     counted_steps,
     judged_steps,
     slowest_rank,
     step_lengths,
 )
+from traceprof.intervals import Float64, Int64
+from traceprof.ranks.comparison import RankComparison
+from traceprof.ranks.lateness import Lateness
 from traceprof.reports.time_text import about_steps, slow_steps_lines
 from traceprof.run.periods import about_periods
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from dash.development.base_component import Component
-
-    from dashboards.clock import Clock
-    from dashboards.view import View
-    from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.steps import SlowStep
-    from traceprof.intervals import Float64, Int64
-    from traceprof.ranks.comparison import RankComparison
-    from traceprof.ranks.lateness import Lateness
 
 PATH = addresses.STEPS
 TITLE = "Steps"

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from dash import html
+from dash.development.base_component import Component
 
 from dashboards import address as addresses
+from dashboards.clock import Clock
 from dashboards.timeline import events
-from dashboards.view import device_text
+from dashboards.view import View, device_text
 from dashboards.widgets import charts
 from dashboards.widgets.components import sorted_worst_first
+from traceprof.analysis import Analysis
 from traceprof.ranks.lateness import is_habit
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dash.development.base_component import Component
-
-    from dashboards.clock import Clock
-    from dashboards.view import View
-    from traceprof.analysis import Analysis
-    from traceprof.run.opening import Rank
+from traceprof.run.opening import Rank
 
 PATH = addresses.TIMELINE
 TITLE = "Timeline"

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from dash import html
+from dash.development.base_component import Component
 
 from dashboards.clock import Clock
 from dashboards.pages.steps import MAX_BARS, StepGrid, heat_map, heat_row, late_scale
 from dashboards.widgets import components as ui
 from dashboards.widgets.charts import group_starts, plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
-from traceprof.documents.watched import read_windows, watched
+from traceprof.documents.watched import Watched, Window, read_windows, watched
 from traceprof.errors import one_line
 from traceprof.reports.watched_text import verdicts
 from traceprof.units import counted
 from traceprof.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from dash.development.base_component import Component
-
-    from traceprof.documents.watched import Watched, Window
 
 TITLE = "Watch"
 

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from dash import dcc, html
+from dash.development.base_component import Component
 
 from dashboards import address as addresses
+from dashboards.address import Address
 from dashboards.questions import PendingAnswer, WhatIfQuestion, questions_about
+from dashboards.view import View
 from dashboards.widgets import components as ui
 from dashboards.widgets.charts import COMMUNICATION, COMPUTE, COPY, HOST, IDLE
 from traceprof.analyses.verdict.headline import MIN_SHARE
 from traceprof.errors import one_line
 from traceprof.replay.assumptions.assumption import parse
 from traceprof.replay.assumptions.table import ASSUMPTIONS
+from traceprof.replay.results import Answer, Baseline, WhatIf
 from traceprof.reports.whatif_text import GATES, change_text, path_shares, step_text, steps_text
 from traceprof.units import duration, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dash.development.base_component import Component
-
-    from dashboards.address import Address
-    from dashboards.view import View
-    from traceprof.replay.results import Answer, Baseline, WhatIf
 
 PATH = addresses.WHAT_IF
 TITLE = "What if"

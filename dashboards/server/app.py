@@ -9,15 +9,18 @@ from __future__ import annotations
 import gzip
 import hashlib
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import brotli
 import dash
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash._callback_context import context_value
+from dash.development.base_component import Component
 from flask import Response, abort, current_app, request
 from flask_compress import Compress
 
@@ -25,30 +28,24 @@ from dashboards import shell
 from dashboards.address import Address, parse
 from dashboards.pages import compare, kernels, overview, query, what_if
 from dashboards.pages import watched as watched_page
-from dashboards.pages.registry import PAGES, page_at
+from dashboards.pages.registry import PAGES, Page, page_at
 from dashboards.server import guard
 from dashboards.server.guard import Access
 from dashboards.server.notes import Notes, serve_notes
-from dashboards.server.state import ANEW, FILES, PROGRESS, ReportFiles
+from dashboards.server.state import ANEW, FILES, PROGRESS, AnalysisProgress, ReportFiles
 from dashboards.timeline import server as timeline_server
 from dashboards.view import View
 from dashboards.widgets.components import nothing, page
 from dashboards.widgets.findings import DRAWING, DRAWING_WIDTH
+from traceprof.analysis import Analysis
 from traceprof.errors import TraceprofError, UsageError, one_line
 from traceprof.reports.drawings import timeline
 from traceprof.reports.html import svg
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
-    from dash.development.base_component import Component
     from flask import Flask
 
-    from dashboards.pages.registry import Page
-    from dashboards.server.state import AnalysisProgress
-    from traceprof.analysis import Analysis
 
 _log = logging.getLogger("traceprof.dashboard")
 _FOLDER = Path(__file__).parents[1]

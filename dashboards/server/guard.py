@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit
 
+from dash import Dash
 from dash.exceptions import DependencyException
 from flask import Response, abort, redirect, request
 from werkzeug.exceptions import BadRequest, HTTPException, InternalServerError, NotFound
@@ -25,7 +26,6 @@ from werkzeug.exceptions import BadRequest, HTTPException, InternalServerError, 
 from traceprof.errors import UsageError, one_line
 
 if TYPE_CHECKING:
-    from dash import Dash
     from flask import Flask
     from werkzeug.wrappers import Response as AnyResponse
 

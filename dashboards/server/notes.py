@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -12,16 +13,14 @@ import msgspec
 from flask import abort, request
 
 from dashboards.address import parse
+from dashboards.clock import Clock
 from dashboards.pages.registry import page_at
 from traceprof.errors import TraceprofError, UsageError, one_line
 from traceprof.units import ranks_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flask import Flask
 
-    from dashboards.clock import Clock
 
 SCHEMA: Literal["traceprof.notes/1"] = "traceprof.notes/1"
 

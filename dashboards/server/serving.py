@@ -8,30 +8,29 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import secrets
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from dashboards.questions import Ask, CompareQuestion
 from dashboards.server.guard import TOKEN, Access, is_loopback
 from dashboards.server.notes import Notes
 from dashboards.server.state import PROGRESS, AnalysisProgress, ReportFiles
+from traceprof.analysis import Analysis
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
     from typing_extensions import Self
 
-    from dashboards.questions import Ask, CompareQuestion
-    from traceprof.analysis import Analysis
 
-    Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
+Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 HOST = "127.0.0.1"
 _MAX_WAIT_S = 0.5  # for news of the analysis

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from traceprof.errors import one_line
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable
-
-    from traceprof.progress import Progress
+from traceprof.progress import Progress
 
 PROGRESS = "/progress"
 """The path at which the server reports the progress of the analysis."""

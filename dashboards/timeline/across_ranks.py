@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from dashboards.timeline.events import OPERATION
-from traceprof.analyses.breakdown import step_times
+from dashboards.timeline.store import Timelines
+from traceprof.analyses.breakdown import StepMeasures, step_times
+from traceprof.analysis import Analysis
 from traceprof.communication.messages import messages
 from traceprof.errors import one_line
+from traceprof.findings import Evidence
+from traceprof.intervals import Int64
+from traceprof.ranks.comparison import RankComparison
+from traceprof.ranks.waits import GroupWaits
+from traceprof.replay.results import StepPath
+from traceprof.run.opening import Rank
 from traceprof.trace.grouping import groups, median_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dashboards.timeline.store import Timelines
-    from traceprof.analyses.breakdown import StepMeasures
-    from traceprof.analysis import Analysis
-    from traceprof.findings import Evidence
-    from traceprof.intervals import Int64
-    from traceprof.ranks.comparison import RankComparison
-    from traceprof.ranks.waits import GroupWaits
-    from traceprof.replay.results import StepPath
-    from traceprof.run.opening import Rank
 
 MAX_MEMBERS = 64  # that are listed one by one
 

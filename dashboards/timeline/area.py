@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from dashboards.timeline.detail import event_id
 from dashboards.timeline.events import MARK, SOURCES
+from dashboards.timeline.tracks import RankTimeline, Track
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from dashboards.timeline.tracks import RankTimeline, Track
-
-    Rows = Mapping[str, tuple[RankTimeline, Track]]
+Rows = Mapping[str, tuple[RankTimeline, Track]]
 
 MAX_NAMES = 100
 MAX_LISTED = 200

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dashboards.timeline import events as ev
+from dashboards.timeline.tracks import RankTimeline, Track
 from dashboards.widgets.charts import PARTS
 from traceprof.communication.messages import messages
 from traceprof.communication.readiness import stream_waits
 from traceprof.errors import one_line
 from traceprof.host.launching_code import launching_code
 from traceprof.host.places import places, places_of_calls
-from traceprof.intervals import largest
+from traceprof.intervals import Int64, largest
 from traceprof.run.launching_calls import launching_calls
-from traceprof.trace.columns import pack_ahead
+from traceprof.run.rank import Rank
+from traceprof.trace.columns import Column, pack_ahead
+from traceprof.trace.model.host import ApiCalls, HostCode
 from traceprof.trace.model.kinds import memory_label
-from traceprof.trace.model.operations import Operations
+from traceprof.trace.model.operations import Copies, Operations
+from traceprof.trace.model.ranges import Marks
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.units import counted, duration, percent, size_text, three_digits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from dashboards.timeline.tracks import RankTimeline, Track
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Rank
-    from traceprof.trace.columns import Column
-    from traceprof.trace.model.host import ApiCalls, HostCode
-    from traceprof.trace.model.operations import Copies
-    from traceprof.trace.model.ranges import Marks
 
 
 def launching_call(timeline: RankTimeline, index: int) -> int:

@@ -8,34 +8,26 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dashboards.clock import OWN
-from traceprof.analyses.breakdown import step_times
-from traceprof.communication.messages import messages
+from dashboards.clock import OWN, RankClock
+from traceprof.analyses.breakdown import StepMeasures, step_times
+from traceprof.communication.messages import Messages, messages
 from traceprof.host.places import places, places_of_calls
+from traceprof.host.rank_stalls import RankStalls
+from traceprof.intervals import Int32, Int64, Mask
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import kernel_kind
-from traceprof.trace.columns import pack
+from traceprof.run.opening import Rank
+from traceprof.trace.columns import Column, pack
 from traceprof.trace.model.host import ThreadSpans
 from traceprof.trace.model.kinds import CopyKind
+from traceprof.trace.model.operations import RankOperations
 from traceprof.units import size_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from dashboards.clock import RankClock
-    from traceprof.analyses.breakdown import StepMeasures
-    from traceprof.communication.messages import Messages
-    from traceprof.host.rank_stalls import RankStalls
-    from traceprof.intervals import Int32, Int64, Mask
-    from traceprof.run.opening import Rank
-    from traceprof.trace.columns import Column
-    from traceprof.trace.model.operations import RankOperations
 
 COMPUTE, COMMUNICATION, COPY, HOST, NVTX = "compute", "communication", "copy", "host", "nvtx"
 MARKS, STEPS, COUNTER, OPERATORS, STALLS = "marks", "step", "counter", "operators", "stalls"

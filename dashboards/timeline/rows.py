@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
-from dashboards.clock import OWN
+from dashboards.clock import OWN, RankClock
 from traceprof import intervals
-from traceprof.intervals import even_limits
-from traceprof.trace.model.operations import PERCENT
+from traceprof.intervals import Float64, Int64, even_limits
+from traceprof.trace.model.operations import PERCENT, LinkSamples
 from traceprof.units import counted, three_digits
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dashboards.clock import RankClock
-    from traceprof.intervals import Float64, Int64
-    from traceprof.trace.model.operations import LinkSamples
 
 
 @dataclass(frozen=True, slots=True, eq=False)

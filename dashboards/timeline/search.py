@@ -7,27 +7,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dashboards.timeline import events as ev
 from traceprof import intervals
 from traceprof.errors import one_line
-from traceprof.intervals import BEYOND_NS
+from traceprof.intervals import BEYOND_NS, Int64
 from traceprof.trace.model.special_values import NULL
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64
-
-    RankEvents = Mapping[str, ev.Events]
+RankEvents = Mapping[str, ev.Events]
 
 KINDS = {
     "compute": ev.COMPUTE,

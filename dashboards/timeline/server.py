@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,7 +18,7 @@ from flask import Blueprint, Response, abort, request
 
 from dashboards.address import WHOLE_PATH, Address
 from dashboards.queries import QueryQuestion, QueryResult
-from dashboards.questions import PathQuestion, questions_about
+from dashboards.questions import ComparedSides, PathQuestion, questions_about
 from dashboards.timeline import search as searching
 from dashboards.timeline.across_ranks import collective, operation_id, spreads, steps_within
 from dashboards.timeline.across_ranks import drawn_path as drawn
@@ -27,8 +28,10 @@ from dashboards.timeline.events import OPERATION, SOURCES
 from dashboards.timeline.search import SQL, Place, Query
 from dashboards.timeline.store import OtherSide, Timelines, TimelineSource
 from dashboards.timeline.tiles import strip, tiles
+from dashboards.timeline.tracks import RankTimeline, Track
 from dashboards.view import View
 from traceprof.analyses import straggler
+from traceprof.analysis import Analysis
 from traceprof.errors import TraceprofError, one_line
 from traceprof.intervals import BEYOND_NS
 from traceprof.kernel_names import kernel_title
@@ -36,15 +39,10 @@ from traceprof.reports.claims import gain_text, quoted
 from traceprof.units import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from flask import Flask
 
-    from dashboards.questions import ComparedSides
-    from dashboards.timeline.tracks import RankTimeline, Track
-    from traceprof.analysis import Analysis
 
-    Answer = Callable[[Timelines], dict[str, Any] | str]
+Answer = Callable[[Timelines], dict[str, Any] | str]
 
 MAX_COLUMNS = 8192  # more than any screen has pixels
 MAX_ROWS = 256

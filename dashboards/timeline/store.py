@@ -11,38 +11,36 @@ import threading
 import time
 import weakref
 from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dashboards.clock import Clock
-from dashboards.questions import questions_about
-from dashboards.timeline.events import OPERATION, STEP, host_events, operation_events, step_events
-from dashboards.timeline.tracks import read_gpu, with_host
-from traceprof.analyses.breakdown import step_times
+from dashboards.clock import Clock, RankClock
+from dashboards.questions import ComparedSide, ComparedSides, questions_about
+from dashboards.timeline.events import (
+    OPERATION,
+    STEP,
+    Events,
+    host_events,
+    operation_events,
+    step_events,
+)
+from dashboards.timeline.tracks import RankTimeline, read_gpu, with_host
+from traceprof.analyses.breakdown import StepMeasures, step_times
+from traceprof.analysis import Analysis
 from traceprof.errors import TraceprofError
+from traceprof.execution.options import Options
+from traceprof.host.rank_stalls import RankStalls
+from traceprof.intervals import Int64
 from traceprof.run import opening
+from traceprof.run.opening import Rank, Run
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.open import open_trace
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from dashboards.clock import RankClock
-    from dashboards.questions import ComparedSide, ComparedSides
-    from dashboards.timeline.events import Events
-    from dashboards.timeline.tracks import RankTimeline
-    from traceprof.analyses.breakdown import StepMeasures
-    from traceprof.analysis import Analysis
-    from traceprof.execution.options import Options
-    from traceprof.host.rank_stalls import RankStalls
-    from traceprof.intervals import Int64
-    from traceprof.run.opening import Rank, Run
-
-    Span = tuple[int, int]
+Span = tuple[int, int]
 
 
 @dataclass(frozen=True)

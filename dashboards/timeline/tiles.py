@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from dashboards.timeline import rows
 from dashboards.timeline.events import COMMUNICATION, COMPUTE, MARKS, OPERATION, label
+from dashboards.timeline.rows import Viewport
+from dashboards.timeline.tracks import RankTimeline, Track
 from traceprof.communication.messages import messages
-from traceprof.intervals import even_limits
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from dashboards.timeline.rows import Viewport
-    from dashboards.timeline.tracks import RankTimeline, Track
-    from traceprof.intervals import Int64
+from traceprof.intervals import Int64, even_limits
 
 MAX_BYTES = 290_000
 """Of a reply: below 300 kB, with room for HTTP's own headers."""

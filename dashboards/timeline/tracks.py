@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dashboards.clock import OWN
+from dashboards.clock import OWN, RankClock
 from dashboards.timeline import events as ev
 from dashboards.timeline.rows import Row, Samples, merged
 from dashboards.view import MAX_NAME, device_text
-from traceprof.analyses.breakdown import step_times
+from traceprof.analyses.breakdown import StepMeasures, step_times
 from traceprof.analyses.links.link_counters import link_samples
 from traceprof.errors import one_line
+from traceprof.host.rank_stalls import RankStalls
+from traceprof.intervals import Int32, Int64
 from traceprof.reports import tracks
+from traceprof.run.opening import Rank
 from traceprof.trace.grouping import groups
+from traceprof.trace.model.host import ApiCalls, HostCode, ThreadSpans
+from traceprof.trace.model.ranges import RangeTable
 from traceprof.trace.model.special_values import OPEN_END
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from dashboards.clock import RankClock
-    from traceprof.analyses.breakdown import StepMeasures
-    from traceprof.host.rank_stalls import RankStalls
-    from traceprof.intervals import Int32, Int64
-    from traceprof.run.opening import Rank
-    from traceprof.trace.model.host import ApiCalls, HostCode, ThreadSpans
-    from traceprof.trace.model.ranges import RangeTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,23 +7,18 @@ Surfaces, text and lines differ between light and dark: they are variables of `a
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from dash import html
 
 from traceprof import intervals
-from traceprof.intervals import even_limits
+from traceprof.intervals import Float64, Int64, Intervals, even_limits
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from traceprof.intervals import Float64, Int64, Intervals
-
-    Values = list[float | None]
+Values = list[float | None]
 
 GREEN = "#009E73"
 VERMILLION = "#D55E00"

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from dash import dcc, html
 from dash.development.base_component import Component
 
 from dashboards import address as addresses
+from dashboards.address import Address
+from dashboards.view import View
 from traceprof.errors import one_line
-from traceprof.findings import by_reason
+from traceprof.findings import Evidence, NotApplicable, by_reason
 from traceprof.units import counted, duration, percent, ranks_text
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from dashboards.address import Address
-    from dashboards.view import View
-    from traceprof.findings import Evidence, NotApplicable
-
-    Child = Component | str
-    Children = Child | Sequence[Child] | None
+Child = Component | str
+Children = Child | Sequence[Child] | None
 
 _POLL_MS = 700
 UNKNOWN = "–"  # noqa: RUF001  (what tables show where there is no number)

@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
 
 from dash import dcc, html
+from dash.development.base_component import Component
 
 from dashboards.address import WHAT_IF
+from dashboards.view import View
 from dashboards.widgets import charts
 from dashboards.widgets import components as ui
 from traceprof.analyses import breakdown
 from traceprof.analyses.explanations import explanation
-from traceprof.analyses.verdict.headline import symptoms
+from traceprof.analyses.verdict.attribution import Attribution
+from traceprof.analyses.verdict.headline import Headline, symptoms
 from traceprof.analyses.verdict.phases import name_of_phase
-from traceprof.analyses.verdict.three_lines import small_fixes, three_lines
+from traceprof.analyses.verdict.savings import Replay
+from traceprof.analyses.verdict.three_lines import ThreeLines, small_fixes, three_lines
 from traceprof.analyses.verdict.yields import MIN_CHANGES, expected_ns, usual_yield
 from traceprof.errors import one_line
-from traceprof.findings import Severity, by_id, share, worst_of
+from traceprof.findings import Finding, MetricValue, Saving, Severity, by_id, share, worst_of
 from traceprof.reports.claims import gain_text, no_cost, quoted
 from traceprof.reports.time_text import about_steps, judged_share
 from traceprof.run.periods import about_periods
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text, three_digits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from dash.development.base_component import Component
-
-    from dashboards.view import View
-    from traceprof.analyses.verdict.attribution import Attribution
-    from traceprof.analyses.verdict.headline import Headline
-    from traceprof.analyses.verdict.savings import Replay
-    from traceprof.analyses.verdict.three_lines import ThreeLines
-    from traceprof.findings import Finding, MetricValue, Saving
 
 PART_MEANINGS = {
     "compute_ns": "a kernel ran that does not communicate",

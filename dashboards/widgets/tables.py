@@ -6,24 +6,20 @@ names the unit that is shown and saved, and the browser converts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dash import html
+from dash.development.base_component import Component
 from dash_ag_grid import AgGrid
 
 from dashboards.widgets.charts import PARTS
 from dashboards.widgets.components import UNKNOWN, part_id
+from traceprof.analyses.breakdown import Measures
 from traceprof.errors import one_line
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dash.development.base_component import Component
-
-    from traceprof.analyses.breakdown import Measures
-
-    Row = dict[str, Any]
+Row = dict[str, Any]
 
 IDENTIFIER = -1
 _MAX_SHOWN = 16  # rows without a scroll bar

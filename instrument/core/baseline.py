@@ -18,11 +18,9 @@ import socket
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 FOLDER = "TRACEPROF_BASELINE_TO"
 """Environment variable: the folder for the file; nothing is timed without it."""

@@ -6,28 +6,25 @@ import functools
 import logging
 import sys
 import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Protocol
+from types import ModuleType
+from typing import Any, Protocol
 
 import torch
 from torch.distributed import _functional_collectives
 
 from instrument.core import completion, nvtx_ranges, operations, wrapping
+from instrument.core.operations import Labelled, Operation
+from instrument.core.patching import Patches
 from instrument.core.wrapping import compiler_of_thread, is_compiling, suspend, untraced
 from traceprof import labels
 
-if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from types import ModuleType
-
-    from instrument.core.operations import Labelled, Operation
-    from instrument.core.patching import Patches
-
-    Function = Callable[..., Any]
-    Describe = Callable[..., Operation]
-    """Reads a call's arguments, with the parameters of the described function."""
+Function = Callable[..., Any]
+Describe = Callable[..., Operation]
+"""Reads a call's arguments, with the parameters of the described function."""
 
 _log = logging.getLogger("traceprof.instrument")
 

@@ -15,16 +15,14 @@ import ctypes
 import logging
 import os
 import threading
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from itertools import filterfalse
 from operator import is_
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from traceprof import labels
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 VARIABLE = "NVTX_INJECTION64_PATH"
 """The environment variable that names the tool's library; Nsight Systems sets it."""

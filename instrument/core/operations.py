@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -17,8 +18,6 @@ from instrument.core.wrapping import functions_are_overridden, without_overrides
 from traceprof import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from torch import Tensor
 
 Value = TypeVar("Value")

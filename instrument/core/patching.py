@@ -7,13 +7,11 @@ import importlib.abc
 import importlib.util
 import logging
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
 
 _log = logging.getLogger("traceprof.instrument")
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from instrument.core import nvtx_ranges
+from instrument.core.baseline import StepTimes
 from traceprof import labels
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from instrument.core.baseline import StepTimes
 
 TOOL, FOLDER, STEPS = "TRACEPROF_RECORD_WITH", "TRACEPROF_RECORD_TO", "TRACEPROF_RECORD_STEPS"
 """Environment variables: `nsys` or `torch`, the folder of the traces, and `A:B`."""

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
-from types import FrameType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from types import FrameType, TracebackType
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch.compiler import is_compiling
 
 from instrument.core import nvtx_ranges
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
 
 _KINDS = (
     ArithmeticError,

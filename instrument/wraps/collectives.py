@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from instrument.core import calls
+from instrument.core.calls import Describe
 from instrument.core.operations import Operation, operation
+from instrument.core.patching import Patches
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from instrument.core.calls import Describe
-    from instrument.core.patching import Patches
-
-    Group = dist.ProcessGroup | None
+Group = dist.ProcessGroup | None
 
 # The functions below have the parameters of the functions that they describe, in their order, used
 # or not; parameters of other versions are passed by keyword.

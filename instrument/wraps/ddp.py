@@ -15,6 +15,7 @@ import functools
 import logging
 import threading
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
@@ -24,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from instrument.core import calls, completion, nvtx_ranges, operations, steps, wrapping
 from instrument.core.operations import BLOCK, label, operation
+from instrument.core.patching import Patches
 from instrument.core.wrapping import (
     compiler_of_thread,
     functions_are_overridden,
@@ -35,12 +37,8 @@ from instrument.core.wrapping import (
 from traceprof import labels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch._C._distributed_c10d import GradBucket, Reducer
     from torch.futures import Future
-
-    from instrument.core.patching import Patches
 
     Hook = Callable[[Any, GradBucket], Future[torch.Tensor]]
 

@@ -6,6 +6,7 @@ backward pass of autograd and in a compiled graph they are operators that call n
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch._C._distributed_c10d import _resolve_process_group
@@ -13,15 +14,13 @@ from torch.distributed import _functional_collectives, distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 from instrument.core import calls
+from instrument.core.calls import Describe
 from instrument.core.operations import Operation, operation
+from instrument.core.patching import Patches
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from torch import Tensor
 
-    from instrument.core.calls import Describe
-    from instrument.core.patching import Patches
 
 # The parameters are those of the described functions, used or not: their first is `self`, though
 # they are not methods.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch.nn import Module
@@ -13,6 +14,7 @@ from torch.utils.data import get_worker_info
 
 from instrument.core import nvtx_ranges, steps
 from instrument.core.nvtx_ranges import asked_depth
+from instrument.core.patching import Patches
 from instrument.core.wrapping import (
     compiler_of_thread,
     is_compiling,
@@ -23,11 +25,6 @@ from instrument.core.wrapping import (
     untraced,
 )
 from traceprof import labels
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from instrument.core.patching import Patches
 
 _log = logging.getLogger("traceprof.instrument")
 

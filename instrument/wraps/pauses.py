@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,10 +19,6 @@ from instrument.core import nvtx_ranges
 from instrument.core.patching import Patches, after_import
 from instrument.core.wrapping import compiler_of_thread, outermost, suspend, untraced
 from traceprof import labels
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 _DISTRIBUTED = "torch.distributed.checkpoint.state_dict_saver"
 _SAVING = ("save", "async_save")

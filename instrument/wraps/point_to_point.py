@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from instrument.core import calls, completion, nvtx_ranges, operations, wrapping
+from instrument.core.calls import Describe
 from instrument.core.operations import BLOCK, TRANSFER, Operation, operation
+from instrument.core.patching import Patches
 from instrument.core.wrapping import compiler_of_thread, suspend, untraced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
     from torch import Tensor
 
-    from instrument.core.calls import Describe
-    from instrument.core.patching import Patches
 
-    Group = dist.ProcessGroup | None
+Group = dist.ProcessGroup | None
 
 # The parameters are those of the described functions, used or not.
 # ruff: noqa: ARG001

@@ -8,19 +8,16 @@ for asynchronous operations are methods, too, of the `Work` that these return.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
 from instrument.core import calls
+from instrument.core.calls import Describe
 from instrument.core.operations import COLLECTIVE, TRANSFER, Operation, operation
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from instrument.core.calls import Describe
-    from instrument.core.patching import Patches
+from instrument.core.patching import Patches
 
 
 def install(patches: Patches) -> None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator
+from types import CellType
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch.optim import Optimizer
 from torch.utils.data import dataloader, get_worker_info
 
 from instrument.core import steps
+from instrument.core.patching import Patches
 from instrument.core.wrapping import is_in_backward, outermost
 from traceprof import labels
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import CellType
-
-    from instrument.core.patching import Patches
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable, Mapping
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from instrument.core import nvtx_ranges, wrapping
+from instrument.core.patching import Patches
 from instrument.core.wrapping import (
     compiler_of_thread,
     functions_are_overridden,
@@ -29,12 +31,7 @@ from instrument.core.wrapping import (
 )
 from traceprof import labels
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from instrument.core.patching import Patches
-
-    Method = Callable[..., Any]
+Method = Callable[..., Any]
 
 _log = logging.getLogger("traceprof.instrument")
 

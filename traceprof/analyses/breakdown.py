@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import numpy as np
 from msgspec import Struct
 
 from traceprof import intervals
 from traceprof.analyses.results import RankResult
-from traceprof.findings import Count
+from traceprof.findings import Count, Finding, FindingKind, NotApplicable
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.units import NO_UNIT, Unit, unit_of
-from traceprof.run.rank import Window, WindowKind
+from traceprof.intervals import Int64, Mask
+from traceprof.run.periods import Period
+from traceprof.run.rank import Rank, Spans, Window, WindowKind
 from traceprof.run.steady_steps import StepUse, phase_spans, steady_steps
 from traceprof.run.step_ranges import StepsSource
-from traceprof.run.windows import TrainingBasis, shown_window, training_of
+from traceprof.run.windows import Training, TrainingBasis, shown_window, training_of
 from traceprof.structs import Record
 from traceprof.trace.model.kinds import CopyKind
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from traceprof.findings import Finding, FindingKind, NotApplicable
-    from traceprof.intervals import Int64, Mask
-    from traceprof.run.periods import Period
-    from traceprof.run.rank import Rank, Spans
-    from traceprof.run.windows import Training
 
 
 class Surroundings(Record, frozen=True):

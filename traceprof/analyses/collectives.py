@@ -7,7 +7,8 @@ are there to be compared, `refined` puts the rates of the transfers in their pla
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec import Struct, structs
@@ -24,30 +25,24 @@ from traceprof.communication.messages import (
     MAX_LATENCY_NS,
     ONE_SIDED,
     SMALL_BYTES,
+    Messages,
     SmallMessages,
     messages,
     small_messages,
 )
 from traceprof.host.idle_causes import around_ns
-from traceprof.ranks.waits import counted_bytes, rate
-from traceprof.run.rank import CpuRank
+from traceprof.intervals import Int64, Intervals
+from traceprof.ranks.comparison import RankComparison
+from traceprof.ranks.waits import Transfer, counted_bytes, rate
+from traceprof.run.cpu_rank import CpuOperations
+from traceprof.run.rank import CpuRank, Rank, Window
 from traceprof.run.steady_steps import only_step
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of
+from traceprof.trace.model.communication_calls import CallLabel
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.units import counted, duration, size_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from traceprof.communication.messages import Messages
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.ranks.comparison import RankComparison
-    from traceprof.ranks.waits import Transfer
-    from traceprof.run.cpu_rank import CpuOperations
-    from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.communication_calls import CallLabel
 
 ID = "small-collectives"
 

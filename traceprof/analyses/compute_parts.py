@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, Literal
 
 import numpy as np
 from msgspec import Struct
 
 from traceprof import intervals
 from traceprof.analyses.kernels.kernel_table import sums_by
+from traceprof.analyses.kernels.launched_kernels import CountedFlops, LaunchedKernels
 from traceprof.analyses.results import RankResult
 from traceprof.findings import Count, Fraction, Number, one_of, share
 from traceprof.hardware import peak_flops_per_s
+from traceprof.intervals import Int64, Mask
 from traceprof.kernel_names.arithmetic import PRECISIONS
 from traceprof.kernel_names.categories import MAIN_COMPUTE, Category, KernelKind, kernel_kind
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import steady_steps
 from traceprof.run.step_ranges import StepsSource
 from traceprof.structs import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from traceprof.analyses.kernels.launched_kernels import CountedFlops, LaunchedKernels
-    from traceprof.intervals import Int64, Mask
-    from traceprof.run.rank import Rank, Window
 
 
 def own_time(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 
@@ -12,15 +13,11 @@ from traceprof.analyses.kernels.kernel_table import kernel_evidence
 from traceprof.analyses.kernels.placed_kernels import blocks_by_signature
 from traceprof.analyses.results import CostResult
 from traceprof.analyses.unified_memory import page_moves, waits_for_pages
+from traceprof.intervals import Int64, Intervals, Mask
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.units import counted, duration, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.rank import Rank, Window
 
 ID = "few-blocks"
 MIN_KERNEL_NS = 10_000

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Collection
+from typing import Annotated
 
 import numpy as np
 
@@ -10,25 +11,22 @@ from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.kernels.kernel_table import named_signatures
 from traceprof.analyses.results import CostResult
+from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.arithmetic import (
     FULL_PRECISION,
     ROUNDED_PRECISION,
+    Capability,
+    TensorCores,
     capability_of_board,
     capability_of_code,
     tensor_cores,
 )
 from traceprof.kernel_names.categories import MAIN_COMPUTE, Category, KernelKind, kernel_kind
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.grouping import distinct_values
 from traceprof.units import counted, duration, percent, times
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.kernel_names.arithmetic import Capability, TensorCores
-    from traceprof.run.rank import Rank, Window
 
 _TORCH_BF16 = (
     "Mixed precision: forward and loss under torch.autocast('cuda', dtype=torch.bfloat16) (PyTorch"

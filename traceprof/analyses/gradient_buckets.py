@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from msgspec import Struct
@@ -11,17 +11,14 @@ from msgspec import Struct
 from traceprof import intervals
 from traceprof.communication.messages import messages
 from traceprof.findings import Count
-from traceprof.intervals import NO_NUMBERS
+from traceprof.intervals import NO_NUMBERS, Int64, Mask
 from traceprof.ranks.passes import BACKWARD_NAMES
 from traceprof.run.cpu_rank import host_buckets
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, median_of
 from traceprof.trace.model.special_values import OPEN_END, UNKNOWN
-
-if TYPE_CHECKING:
-    from traceprof.intervals import Int64, Mask
-    from traceprof.run.rank import Rank, Window
 
 # Names of ranges of a whole backward: those of passes, people's own, and Lightning's; and of parts
 # of one, by PyTorch's `emit_nvtx`.

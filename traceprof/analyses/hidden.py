@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
 from traceprof import intervals
 from traceprof.communication.messages import looks_like_communication
-from traceprof.findings import Finding, NotApplicable, Sight, share
+from traceprof.findings import Finding, FindingKind, NotApplicable, Sight, share
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.run.completeness import MAX_NEGLIGIBLE
+from traceprof.run.rank import Rank, Window
 from traceprof.run.recognition import may_have_others
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
-    from traceprof.findings import FindingKind
-    from traceprof.run.rank import Rank, Window
 
 MIN_IN_GRAPHS = 0.01
 """The share of the time judged from which on graphs may hide a finding: less makes none."""

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import ceil
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses import breakdown
+from traceprof.analyses.measurements import MeasuredRun
 from traceprof.analyses.remedies import COLLECT, CORES, SLEEPS_FOR, THREADS
 from traceprof.analyses.results import look_at
 from traceprof.analyses.steps import steady_spans
 from traceprof.communication.messages import ROOTED
 from traceprof.host import stalls
-from traceprof.host.rank_stalls import BLOCKED, GARBAGE, OFF_CORE, PROCESS, REASONS, THREAD, UNKNOWN
-from traceprof.intervals import Intervals, covered_within, total
+from traceprof.host.rank_stalls import (
+    BLOCKED,
+    GARBAGE,
+    OFF_CORE,
+    PROCESS,
+    REASONS,
+    THREAD,
+    UNKNOWN,
+    RankStalls,
+)
+from traceprof.intervals import Int64, Intervals, covered_within, total
+from traceprof.ranks.arrivals import Arrivals
+from traceprof.ranks.waits import GroupWaits
 from traceprof.structs import Record
 from traceprof.trace.grouping import mean_of, middle_of_others
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from traceprof.analyses.measurements import MeasuredRun
-    from traceprof.host.rank_stalls import RankStalls
-    from traceprof.intervals import Int64
-    from traceprof.ranks.arrivals import Arrivals
-    from traceprof.ranks.waits import GroupWaits
 
 FEW_CORES, QUOTA = "few cores", "quota"
 """What held threads up, as what `traceprof record` or `doctor` left beside a report shows it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from traceprof.analyses.remedies import DIRECTIVES, PIN, READ_LATE, TAKE_OUT
 from traceprof.analyses.results import CostResult
 from traceprof.host import idle_causes as causes
 from traceprof.host.host_waits import (
+    ThreadCalls,
     by_thread,
     may_copy_from_pageable,
     synchronizing_calls,
@@ -20,17 +21,14 @@ from traceprof.host.host_waits import (
 )
 from traceprof.host.places import places, places_of_calls
 from traceprof.host.thread_evidence import calls_named, calls_of_kind
+from traceprof.intervals import Int64, Mask
+from traceprof.run.program import Program
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import covered_in_mean, only_step, steady_steps
 from traceprof.trace.grouping import is_in
+from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind
 from traceprof.units import duration, times
-
-if TYPE_CHECKING:
-    from traceprof.host.host_waits import ThreadCalls
-    from traceprof.intervals import Int64, Mask
-    from traceprof.run.program import Program
-    from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.host import ApiCalls
 
 _MAX_INNER_CALLS = 2  # recorded between a copy of the runtime and its thread's next call
 

@@ -7,7 +7,7 @@ backward. Where all wait for the end of it, the GPU waits for them.
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from msgspec import structs
@@ -20,15 +20,13 @@ from traceprof.analyses.gradient_buckets import StepTails, of_operation
 from traceprof.analyses.remedies import HALF_THE_BYTES
 from traceprof.analyses.results import CostResult
 from traceprof.communication.messages import MAX_LATENCY_NS, messages
+from traceprof.intervals import Int64, Intervals
 from traceprof.kernel_names import UNKNOWN_OPERATION
+from traceprof.ranks.comparison import RankComparison
+from traceprof.run.rank import Rank, Window
 from traceprof.trace.grouping import is_in, median_of
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import counted, duration
-
-if TYPE_CHECKING:
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.ranks.comparison import RankComparison
-    from traceprof.run.rank import Rank, Window
 
 ID = "late-allreduce"
 

@@ -7,9 +7,10 @@ wait for it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
+import numpy.typing as npt
 
 from traceprof import findings as f
 from traceprof import intervals
@@ -17,20 +18,15 @@ from traceprof.analyses.remedies import CUDA_GRAPH, GRAPHS, LARGER_KERNELS, LAUN
 from traceprof.analyses.results import CostResult
 from traceprof.errors import one_line
 from traceprof.host import launch_stalls
-from traceprof.host.launch_stalls import LONG_NS, Holder
+from traceprof.host.launch_stalls import LONG_NS, Holder, LateLaunches, Stalls
+from traceprof.intervals import Int64, Intervals, Mask
+from traceprof.run.program import Program
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.structs import Record
+from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import counted, duration
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from traceprof.host.launch_stalls import LateLaunches, Stalls
-    from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.program import Program
-    from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.host import ApiCalls
 
 ID = "launch-queue-stall"
 

@@ -10,43 +10,37 @@ judges. `Registration` says what it requires and reads.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from msgspec import field
 from msgspec.structs import replace
 
 from traceprof.analyses import collectives, compute_parts, gradient_buckets, steps
-from traceprof.analyses.hidden import not_ruled_out, that_hold
+from traceprof.analyses.collectives import ProcessGroupsResult
+from traceprof.analyses.compute_parts import ComputeParts
+from traceprof.analyses.gradient_buckets import DdpBucketsResult
+from traceprof.analyses.hidden import Hidden, not_ruled_out, that_hold
 from traceprof.analyses.kernels import kernel_table, launched_kernels, placed_kernels
+from traceprof.analyses.kernels.kernel_table import KernelTable
+from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
+from traceprof.analyses.kernels.placed_kernels import PlacedKernels
 from traceprof.analyses.results import Judge, RankResult, Result, Results, advised, numbered
-from traceprof.host.rank_stalls import rank_stalls
+from traceprof.analyses.steps import SlowSteps, StepTotals
+from traceprof.findings import Finding, FindingKind, NotApplicable
+from traceprof.host.rank_stalls import RankStalls, rank_stalls
 from traceprof.ranks import arrivals
-from traceprof.ranks.passes import rank_passes
+from traceprof.ranks.arrivals import PackedArrivals
+from traceprof.ranks.comparison import RankComparison
+from traceprof.ranks.passes import RankPasses, rank_passes
 from traceprof.run.cache import Cache
+from traceprof.run.completeness import Losses
 from traceprof.run.guard import optional
+from traceprof.run.opening import RunSummary
+from traceprof.run.rank import Rank, Window
+from traceprof.run.summary import FailedReport, RankInfo, ReportSummary
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from traceprof.analyses.collectives import ProcessGroupsResult
-    from traceprof.analyses.compute_parts import ComputeParts
-    from traceprof.analyses.gradient_buckets import DdpBucketsResult
-    from traceprof.analyses.hidden import Hidden
-    from traceprof.analyses.kernels.kernel_table import KernelTable
-    from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
-    from traceprof.analyses.kernels.placed_kernels import PlacedKernels
-    from traceprof.analyses.steps import SlowSteps, StepTotals
-    from traceprof.findings import Finding, FindingKind, NotApplicable
-    from traceprof.host.rank_stalls import RankStalls
-    from traceprof.ranks.arrivals import PackedArrivals
-    from traceprof.ranks.comparison import RankComparison
-    from traceprof.ranks.passes import RankPasses
-    from traceprof.run.completeness import Losses
-    from traceprof.run.opening import RunSummary
-    from traceprof.run.rank import Rank, Window
-    from traceprof.run.summary import FailedReport, RankInfo, ReportSummary
 
 
 class Wanted(Record, frozen=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable
+from typing import Annotated
 
 from traceprof import findings as f
 from traceprof import intervals
@@ -11,18 +12,14 @@ from traceprof.analyses.results import CostResult
 from traceprof.communication import readiness as queueing
 from traceprof.communication.messages import asynchronous_calls
 from traceprof.communication.readiness import FOLLOWS_NS, Independence
+from traceprof.intervals import Mask
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.units import duration, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from traceprof.intervals import Mask
-    from traceprof.run.rank import Rank, Window
 
 ID = "nccl-serialization"
 

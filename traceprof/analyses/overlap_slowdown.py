@@ -8,13 +8,14 @@ compared.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.kernels.kernel_table import (
+    ComparedSignatures,
     ExpectedTimes,
     SignatureSlowdown,
     compare,
@@ -24,17 +25,14 @@ from traceprof.analyses.kernels.placed_kernels import beside_other_compute
 from traceprof.analyses.kernels.placed_kernels import places_in_steps as places
 from traceprof.analyses.results import CostResult
 from traceprof.hardware import board
+from traceprof.intervals import Float64, Int64, Intervals, Mask
 from traceprof.kernel_names import function_name
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import covered_in_mean, only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in
+from traceprof.trace.model.parts import HowToCollect
 from traceprof.units import duration, percent
-
-if TYPE_CHECKING:
-    from traceprof.analyses.kernels.kernel_table import ComparedSignatures
-    from traceprof.intervals import Float64, Int64, Intervals, Mask
-    from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.parts import HowToCollect
 
 MIN_ALONE = 3  # fewer kernels of a signature give no median worth the name
 _MIN_ERRORS = 3  # standard errors: a smaller difference between other places is noise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 
@@ -12,17 +12,15 @@ from traceprof.analyses.links.link_usage import exposed_copies
 from traceprof.analyses.remedies import DATA_REGION, PIN, PREFETCH
 from traceprof.analyses.results import CostResult
 from traceprof.host.host_waits import MAX_STAGED_BYTES, copies_for_kernels
+from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.host_clock import clocks_disagree
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import MemoryKind, copy_label
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import NULL
 from traceprof.units import counted, duration
-
-if TYPE_CHECKING:
-    from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.rank import Rank, Window
 
 ID = "pageable-copy"
 

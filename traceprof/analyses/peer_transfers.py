@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import numpy as np
 
@@ -12,19 +12,15 @@ from traceprof.analyses.links.link_usage import is_staged, is_to_host
 from traceprof.analyses.results import CostResult, advised
 from traceprof.communication.messages import RECEIVES, SENDS, messages
 from traceprof.findings import share
-from traceprof.run.steady_steps import only_step, share_per_step
+from traceprof.intervals import Int64, Intervals, Mask
+from traceprof.run.rank import Rank, Window
+from traceprof.run.steady_steps import OnlyStep, only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
-from traceprof.trace.model.parts import Part
+from traceprof.trace.model.operations import RankKey
+from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import NULL
 from traceprof.units import counted, duration
-
-if TYPE_CHECKING:
-    from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.rank import Rank, Window
-    from traceprof.run.steady_steps import OnlyStep
-    from traceprof.trace.model.operations import RankKey
-    from traceprof.trace.model.parts import HowToCollect
 
 # NCCL's kernels pay for protocol and synchronization: up to a quarter is usual.
 MIN_RATIO = 1.25

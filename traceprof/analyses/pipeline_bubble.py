@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 
 from traceprof import findings as f
+from traceprof.analyses.measurements import MeasuredRun
 from traceprof.analyses.remedies import HELD_UP
-from traceprof.ranks.bubbles import bubbles_of
+from traceprof.ranks.bubbles import PipelineBubbles, StageGaps, bubbles_of
+from traceprof.ranks.comparison import RankComparison
 from traceprof.ranks.passes import BACKWARD, FORWARD
 from traceprof.ranks.pipelines import pipelines
 from traceprof.structs import Record
 from traceprof.trace.grouping import median_of
 from traceprof.units import duration, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from traceprof.analyses.measurements import MeasuredRun
-    from traceprof.ranks.bubbles import PipelineBubbles, StageGaps
-    from traceprof.ranks.comparison import RankComparison
 
 ID = "pipeline-bubble"
 HOW_TO_COLLECT = (

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
+from traceprof.analyses.collectives import ProcessGroupsResult, Signature
+from traceprof.analyses.measurements import MeasuredRun
 from traceprof.analyses.remedies import MERGE
 from traceprof.communication.messages import SMALL_BYTES, asynchronous_calls
+from traceprof.intervals import Int64, Mask
+from traceprof.run.opening import RunSummary
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS
 from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.units import counted, duration, size_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from traceprof.analyses.collectives import ProcessGroupsResult, Signature
-    from traceprof.analyses.measurements import MeasuredRun
-    from traceprof.intervals import Int64, Mask
-    from traceprof.run.opening import RunSummary
 
 
 class MachineOperations(Record, frozen=True):

@@ -16,17 +16,23 @@ that is nothing, on average.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from traceprof.analyses import pipeline_bubble
-from traceprof.analyses.kernels.placed_kernels import shared_steps
+from traceprof.analyses.kernels.placed_kernels import PlacedKernels, SharedSteps, shared_steps
+from traceprof.analyses.measurements import MeasuredRun
 from traceprof.findings import Count, Ns, one_of
-from traceprof.ranks.passes import BACKWARD, FORWARD
+from traceprof.intervals import Float64, Int64, Mask
+from traceprof.ranks.comparison import RankComparison
+from traceprof.ranks.passes import BACKWARD, FORWARD, RankPasses
+from traceprof.ranks.waits import GroupWaits
 from traceprof.run.guard import optional
+from traceprof.run.session_clocks import Clocks
 from traceprof.structs import Record
 from traceprof.trace.grouping import (
     DISTANCE_TO_DEVIATION,
@@ -35,17 +41,6 @@ from traceprof.trace.grouping import (
     middle_of_others,
     places,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from traceprof.analyses.kernels.placed_kernels import PlacedKernels, SharedSteps
-    from traceprof.analyses.measurements import MeasuredRun
-    from traceprof.intervals import Float64, Int64, Mask
-    from traceprof.ranks.comparison import RankComparison
-    from traceprof.ranks.passes import RankPasses
-    from traceprof.ranks.waits import GroupWaits
-    from traceprof.run.session_clocks import Clocks
 
 MIN_NOISE = 0.01
 """The share of its compute by which a rank differs from its peers in any run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 from traceprof.analyses import (
     breakdown,
@@ -30,9 +30,6 @@ from traceprof.analyses import (
 )
 from traceprof.analyses.measurements import MEASUREMENTS, Registration, Wanted
 from traceprof.trace.model.parts import Part
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 ANALYSES = (
     Registration.of(breakdown, is_for_cpu=True),

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from collections.abc import Iterable, Mapping
+from typing import Protocol, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceprof.findings import Finding, NotApplicable
+from traceprof.findings import Evidence, Finding, NotApplicable
+from traceprof.run.steady_steps import OnlyStep
 from traceprof.structs import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from traceprof.findings import Evidence
-    from traceprof.run.steady_steps import OnlyStep
 
 
 class _Occurrence(Record, frozen=True, kw_only=True):

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
 from traceprof import intervals
-from traceprof.analyses.breakdown import times_within
+from traceprof.analyses.breakdown import BreakdownResult, StepMeasures, times_within
 from traceprof.analyses.results import RankResult
 from traceprof.errors import one_line
 from traceprof.findings import Count, Fraction, one_of, share
 from traceprof.host.idle_causes import IdleCause, details, idle_causes, wait_idle
 from traceprof.host.places import PlaceKind, kind_of, place_ranges, unnumbered
 from traceprof.host.thread_evidence import calls_of_kind
-from traceprof.intervals import Intervals
+from traceprof.intervals import Int64, Intervals
 from traceprof.kernel_names import function_name
 from traceprof.run.mean_change import halves, trend
-from traceprof.run.rank import Window
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import StepUse, kinds_of_steps, steady_steps
 from traceprof.run.windows import shown_window
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, median_of
 from traceprof.trace.model.kinds import ApiCallKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from traceprof.analyses.breakdown import BreakdownResult, StepMeasures
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Rank
 
 PARTS = ("compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns")
 SPOKEN = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 import numpy as np
 from msgspec.structs import replace
@@ -11,23 +12,18 @@ from msgspec.structs import replace
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses import breakdown, remedies, uneven_kernels
+from traceprof.analyses.breakdown import BreakdownResult
+from traceprof.analyses.measurements import MeasuredRun
 from traceprof.analyses.results import CostResult
 from traceprof.analyses.steps import steady_spans
+from traceprof.intervals import Int64
 from traceprof.ranks import lateness
-from traceprof.ranks.lateness import Cause, Causes
+from traceprof.ranks.arrivals import Arrivals
+from traceprof.ranks.comparison import RankComparison
+from traceprof.ranks.lateness import Cause, Causes, Lateness
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.units import counted, duration, percent, ranks_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.measurements import MeasuredRun
-    from traceprof.intervals import Int64
-    from traceprof.ranks.arrivals import Arrivals
-    from traceprof.ranks.comparison import RankComparison
-    from traceprof.ranks.lateness import Lateness
 
 
 def details(measured: MeasuredRun, rank: int, cause: str, lateness_ns: int) -> str:

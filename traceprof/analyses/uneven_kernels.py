@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 import numpy as np
 
 from traceprof import findings as f
 from traceprof.analyses import rank_work
-from traceprof.analyses.kernels.placed_kernels import shared_steps
+from traceprof.analyses.kernels.placed_kernels import PlacedKernels, shared_steps
+from traceprof.analyses.measurements import MeasuredRun
+from traceprof.analyses.rank_work import Excess, RunWork
 from traceprof.analyses.remedies import CLOCK_LIMITS, OTHER_NODE, OTHERS_ON_GPU
 from traceprof.errors import one_line
+from traceprof.intervals import Float64
 from traceprof.kernel_names.categories import Category
 from traceprof.ranks.lateness import waited_for
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from traceprof.analyses.kernels.placed_kernels import PlacedKernels
-    from traceprof.analyses.measurements import MeasuredRun
-    from traceprof.analyses.rank_work import Excess, RunWork
-    from traceprof.intervals import Float64
 
 CLOCK, WORK, HARDWARE, CHANGING, UNKNOWN = (
     "a lower clock",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from math import ceil
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from traceprof import findings as f
@@ -18,21 +20,14 @@ from traceprof.host.host_code import MAX_BETWEEN_MARKERS_NS
 from traceprof.host.host_waits import with_operators
 from traceprof.host.idle_causes import idle_causes
 from traceprof.host.launching_code import launching_code
+from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.kernel_names import function_name, short_title
-from traceprof.kernel_names.categories import Category, kernel_kind
+from traceprof.kernel_names.categories import Category, KernelKind, kernel_kind
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import covered_in_mean, only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, numbered, ordered
 from traceprof.units import counted, duration, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.kernel_names.categories import KernelKind
-    from traceprof.run.rank import Rank, Window
 
 MIN_KERNELS = 3
 """Shorter chains are in every program, and one kernel of them has to stay."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 
@@ -12,13 +12,11 @@ from traceprof.analyses.kernels.kernel_table import kernel_evidence
 from traceprof.analyses.results import CostResult
 from traceprof.host.idle_gaps import PREFETCH
 from traceprof.host.thread_evidence import calls_named
+from traceprof.intervals import Int64, Intervals
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.model.kinds import CopyKind
 from traceprof.units import counted, duration, size_text
-
-if TYPE_CHECKING:
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.run.rank import Rank, Window
 
 _COPIES = 1  # in `Rank.launched_by`
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,9 +20,6 @@ from traceprof.findings import Severity
 from traceprof.units import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.execution.options import Options
     from traceprof.run.windows import Range

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from traceprof.cli.output import STDOUT, check_output, output_options, write_out
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from traceprof.documents.comparison import Comparison
     from traceprof.execution.options import Options
 

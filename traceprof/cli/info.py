@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,8 +13,6 @@ import click
 from traceprof.cli import options as shared
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.table import Table
 
     from traceprof.progress import Progress

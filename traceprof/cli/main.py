@@ -6,17 +6,15 @@ import atexit
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from types import FrameType
+from typing import NoReturn, TextIO
 
 import click
 
 from traceprof.errors import REPORT_IT, TraceprofError, closest, internal_error, one_line
 from traceprof.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import FrameType
 
 
 class SuggestingGroup(click.Group):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -12,15 +14,13 @@ import click
 from traceprof.errors import UsageError, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
-
     from traceprof.cli.progress import CountBar
     from traceprof.findings import NotApplicable
     from traceprof.run.summary import FailedReport
 
-    Command = TypeVar("Command", bound=Callable[..., Any])
-    Result = TypeVar("Result")
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Result = TypeVar("Result")
 
 
 class ReportPath(click.Path):

@@ -6,18 +6,16 @@ import errno
 import os
 import stat
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import click
 
 from traceprof.errors import UsageError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    Command = Callable[..., object]
+Command = Callable[..., object]
 
 STDOUT = "-"
 

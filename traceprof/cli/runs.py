@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -10,8 +11,6 @@ import click
 from traceprof.errors import UsageError, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from traceprof.reports.blocks import Section
     from traceprof.store import StoredRun
 

@@ -9,7 +9,7 @@ blocking dependency: the next compute needed the operation, so there was nothing
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec.structs import astuple
@@ -18,22 +18,18 @@ from traceprof import intervals
 from traceprof.communication.readiness import (
     FOLLOWS_NS,
     Readiness,
+    StreamWaits,
     operations_on,
     readiness,
     stream_waits,
 )
-from traceprof.intervals import Intervals
+from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.host_clock import clocks_disagree
+from traceprof.run.rank import Rank, Window
 from traceprof.structs import Record, Rows
-from traceprof.trace.columns import pack_all, unpack_all
+from traceprof.trace.columns import PackedColumns, pack_all, unpack_all
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.special_values import UNKNOWN
-
-if TYPE_CHECKING:
-    from traceprof.communication.readiness import StreamWaits
-    from traceprof.intervals import Int64, Mask
-    from traceprof.run.rank import Rank, Window
-    from traceprof.trace.columns import PackedColumns
 
 
 class ComputeAfter(Record, frozen=True):

@@ -8,29 +8,24 @@ kernel belongs to, only what all these calls agree on is known.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from math import ceil
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import field
 
 from traceprof import intervals
 from traceprof.findings import MAX_EVIDENCE, Evidence
+from traceprof.intervals import Float64, Int64, Mask
 from traceprof.kernel_names import UNKNOWN_OPERATION
+from traceprof.run.rank import Rank, Spans, Window
 from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record, Rows
 from traceprof.trace.columns import Column, pack
 from traceprof.trace.grouping import distinct_values, is_in, median_of
-from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS
+from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS, CommunicationCalls
 from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.units import size_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from traceprof.intervals import Float64, Int64, Mask
-    from traceprof.run.rank import Rank, Spans, Window
-    from traceprof.trace.model.communication_calls import CommunicationCalls
 
 FROM_ROOT, TO_ROOT = ("Broadcast", "Scatter"), ("Reduce", "Gather")
 ROOTED = (*FROM_ROOT, *TO_ROOT)

@@ -12,27 +12,22 @@ waited for does not count. A stream's wait for itself is no wait: its operations
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
 from traceprof.communication.messages import Messages, messages
 from traceprof.findings import MAX_EVIDENCE, Evidence
-from traceprof.intervals import NO_NUMBERS
+from traceprof.intervals import NO_NUMBERS, Int32, Int64, Intervals, Mask
 from traceprof.kernel_names import UNKNOWN_OPERATION
+from traceprof.run.rank import Rank
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.model.host import EventRecords, Synchronizations
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.special_values import NULL, UNKNOWN
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from traceprof.intervals import Int32, Int64, Intervals, Mask
-    from traceprof.run.rank import Rank
-    from traceprof.trace.model.host import EventRecords, Synchronizations
 
 
 class StreamWaits(Rows, frozen=True):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from traceprof.analyses.steps import CAUSES, PARTS
 from traceprof.analyses.verdict.phases import phase_name
@@ -18,6 +19,7 @@ from traceprof.comparison.kernels import communication, kernels, modules
 from traceprof.comparison.series import Series, phases_of, series, unrecorded, why_unlike
 from traceprof.comparison.sides import (
     LoadedSide,
+    Source,
     check_allowed,
     comparable,
     loaded,
@@ -28,17 +30,11 @@ from traceprof.documents import comparison as d
 from traceprof.documents.analysis.model import Document
 from traceprof.errors import UsageError
 from traceprof.execution.options import Options, checked, listed, num_jobs
+from traceprof.progress import Progress
 from traceprof.run.mean_change import MIN_STEPS, Interval, mann_whitney, trend, usual_change
 from traceprof.run.periods import about_periods
 from traceprof.units import duration
 from traceprof.version import __version__
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from traceprof.comparison.sides import Source
-    from traceprof.progress import Progress
 
 _ONE = (str, os.PathLike, Analysis, RunResult, Document)
 

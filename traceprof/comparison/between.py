@@ -9,19 +9,15 @@ networks and other processes may be 0 in one run, so a tenth of the step is adde
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from traceprof.analyses.steps import CAUSES, PARTS
 from traceprof.comparison.series import Series, series
+from traceprof.documents.analysis.model import Document
 from traceprof.documents.comparison import Spread
 from traceprof.run.mean_change import LEVEL, Interval, t_quantile
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from traceprof.documents.analysis.model import Document
 
 # Standard deviations of logarithms, of windows of 19 recordings and of reruns: three quarters of
 # them differ by no more (docs/compare.md has them all).

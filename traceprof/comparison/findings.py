@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from traceprof.analyses.gpu_idle import CAUSES
 from traceprof.analyses.registry import FINDINGS
 from traceprof.comparison.gates import SAME, beyond
 from traceprof.comparison.series import Series, training_steps
+from traceprof.documents.analysis.model import Document
 from traceprof.documents.comparison import (
     Comparison,
     FindingChange,
@@ -19,16 +20,11 @@ from traceprof.documents.comparison import (
     Step,
     Verdict,
 )
+from traceprof.findings import Finding
 from traceprof.host.idle_causes import IdleCause
 from traceprof.run.mean_change import LEVEL, MIN_STEPS, Interval, steps_to_find
 from traceprof.structs import Record
 from traceprof.units import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from traceprof.documents.analysis.model import Document
-    from traceprof.findings import Finding
 
 MIN_CHANGE = 0.01  # of a step: less is noise between two runs
 _JUDGED = ("better", "worse")

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.comparison.between import reach, usual
+from traceprof.comparison.series import Series
+from traceprof.documents.analysis.model import Document
 from traceprof.documents.comparison import GateResult, Outcome, Spread
 from traceprof.errors import UsageError, closest
 from traceprof.findings import Severity
+from traceprof.intervals import Float64
 from traceprof.run.mean_change import Interval, MeanChange, mean_change, of_captures
 from traceprof.structs import Record
 from traceprof.units import duration, parse_time
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from traceprof.comparison.series import Series
-    from traceprof.documents.analysis.model import Document
-    from traceprof.intervals import Float64
 
 SAME = 0.01
 """A step is the same where the interval lies within this fraction of it."""

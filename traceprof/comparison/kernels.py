@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 
 from traceprof.analyses.kernels.launched_kernels import modules_around
 from traceprof.analyses.steps import num_blocks
+from traceprof.documents.analysis.model import CommunicationTotals, Document
 from traceprof.documents.comparison import (
     CommunicationChange,
     KernelChange,
@@ -23,11 +25,6 @@ from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import Category
 from traceprof.run.mean_change import MAX_FALSE, adjusted, p_value
 from traceprof.structs import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from traceprof.documents.analysis.model import CommunicationTotals, Document
 
 
 class Row(NamedTuple):

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec import UnsetType
 
 from traceprof.analyses.steps import COLUMNS, ProgramPhase, StepTotals, in_whole_ns, mean_step
+from traceprof.documents.analysis.model import Document, Step
+from traceprof.intervals import Float64
 from traceprof.run.mean_change import commonest, trend
 from traceprof.run.step_ranges import StepsSource
 from traceprof.structs import Record
 from traceprof.trace.grouping import median_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from traceprof.documents.analysis.model import Document, Step
-    from traceprof.intervals import Float64
 
 MAX_RATIO = 2.0
 """Of the numbers of kernels: of periods that differ by more, one is a part of the other."""

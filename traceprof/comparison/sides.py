@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.analyses.steps import COLUMNS
@@ -23,6 +24,7 @@ from traceprof.documents.analysis.records import MAX_DOCUMENT_BYTES, document, r
 from traceprof.documents.comparison import Comparable, Difference, Kind
 from traceprof.errors import TraceFileError, UsageError
 from traceprof.execution.options import Options
+from traceprof.progress import Progress
 from traceprof.run.completeness import is_doubtful
 from traceprof.run.session_clocks import UNNAMED_MACHINES
 from traceprof.store import is_store, load_json, stored_runs
@@ -30,12 +32,7 @@ from traceprof.structs import Record
 from traceprof.trace.open import reports_in
 from traceprof.units import counted, duration
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from traceprof.progress import Progress
-
-    Source = str | os.PathLike[str] | Analysis | RunResult | Document
+Source = str | os.PathLike[str] | Analysis | RunResult | Document
 
 _SCHEMA = re.compile(rb'"schema"\s*:\s*"traceprof\.')
 _HEAD = 4096  # bytes in which a saved analysis names its schema

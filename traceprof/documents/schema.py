@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Mapping
 from inspect import cleandoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import msgspec
 from msgspec.structs import fields
@@ -17,13 +18,9 @@ from msgspec.structs import fields
 from traceprof.analyses.registry import FINDING_IDS, FINDINGS
 from traceprof.documents import comparison, watched, whatif
 from traceprof.documents.analysis import model
+from traceprof.findings import Metric
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from traceprof.findings import Metric
-
-    Json = dict[str, object]
+Json = dict[str, object]
 
 DOCUMENTS: Mapping[str, type[msgspec.Struct]] = {
     model.SCHEMA: model.Document,

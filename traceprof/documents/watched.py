@@ -7,8 +7,10 @@ again, as after a restart, entries end. Times are nanoseconds, means over the wi
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Struct
@@ -16,10 +18,6 @@ from msgspec import Struct
 from traceprof.errors import TraceFormatError
 from traceprof.findings import Count
 from traceprof.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 SCHEMA: Literal["traceprof.watched/1"] = "traceprof.watched/1"
 _KINDS: tuple[Literal["slow"], Literal["slow_loaders"]] = ("slow", "slow_loaders")

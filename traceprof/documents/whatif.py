@@ -5,19 +5,16 @@ Fields may be added, never renamed. Times are nanoseconds; a change is negative 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from traceprof.analyses.verdict.savings import Gate
 from traceprof.documents.analysis.model import maker
 from traceprof.findings import Count
-from traceprof.replay.results import PathPart, StepPath
+from traceprof.replay.results import Answer as Answered
+from traceprof.replay.results import Asked, PathPart, StepPath
 from traceprof.version import __version__
-
-if TYPE_CHECKING:
-    from traceprof.replay.results import Answer as Answered
-    from traceprof.replay.results import Asked
 
 SCHEMA: Literal["traceprof.whatif/1"] = "traceprof.whatif/1"
 Kind = Literal["estimate", "bound"]

@@ -6,33 +6,29 @@ so that the parent has the analysis with open reports, as if it had analysed the
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
+from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.errors import TraceprofError
 from traceprof.execution import children
 from traceprof.execution.children import Child, ChildError, ProgressOfAll, questions
+from traceprof.execution.open_reports import Measurer
 from traceprof.execution.sections import ReadSection
 from traceprof.progress import UNHEARD, Progress
 from traceprof.run.opening import Run, attach_ranks
+from traceprof.run.rank import Rank
 from traceprof.run.summary import FailedReport, all_failed
 from traceprof.trace.model.operations import NO_OPERATIONS, RankKey
+from traceprof.trace.model.trace import Section, Trace
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import TypeAlias
-
-    from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.execution.open_reports import Measurer
-    from traceprof.run.rank import Rank
-    from traceprof.trace.model.trace import Section, Trace
-
-    # What a child sends: of sections those that its own children read, too.
-    _Sent: TypeAlias = "ReadSection | _SentAnalysis | _Answer"
+# What a child sends: of sections those that its own children read, too.
+_Sent: TypeAlias = "ReadSection | _SentAnalysis | _Answer"
 
 _OF_TRACE = ("trace", "operations", "process_cache", "cache")
 

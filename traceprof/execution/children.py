@@ -20,24 +20,23 @@ import sys
 import threading
 import warnings
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from io import BytesIO
+from socket import socket
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NoReturn, TypeVar
 
 import numpy as np
 
+from traceprof.intervals import Int64
 from traceprof.progress import UNHEARD, Progress
 from traceprof.structs import Record
 from traceprof.trace.programs import ending_with_parent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from socket import socket
-
     from typing_extensions import Self
 
-    from traceprof.intervals import Int64
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

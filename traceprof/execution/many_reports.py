@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import select
 from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -24,18 +26,15 @@ from traceprof.execution import children
 from traceprof.execution.children import Child, ChildError, ProgressOfAll, questions
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.execution.options import Options, num_jobs
+from traceprof.progress import Progress
 from traceprof.run.summary import FailedReport
 from traceprof.trace.open import check_openable
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Iterator, Sequence
-
     from distributed import Client
 
-    from traceprof.progress import Progress
 
-    Measured = MeasuredReport | FailedReport
+Measured = MeasuredReport | FailedReport
 
 # Smaller reports are measured one after the other, each by as many processes as it is worth.
 _MIN_BYTES = 100_000_000

@@ -6,8 +6,10 @@ they grow with the operations of interest, not with the events.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -22,8 +24,10 @@ from traceprof.analyses.measurements import (
     Wanted,
 )
 from traceprof.analyses.registry import ANALYSES
+from traceprof.analyses.results import RankResult
 from traceprof.errors import WorkerError
 from traceprof.execution.children import ProgressOfAll, run_in_children
+from traceprof.execution.options import Options
 from traceprof.execution.sections import SectionReader
 from traceprof.findings import Finding, NotApplicable
 from traceprof.host.host_code import read_host_ranges
@@ -31,22 +35,15 @@ from traceprof.host.places import place_ranges
 from traceprof.run.guard import collected_failures, optional
 from traceprof.run.host_clock import aligned
 from traceprof.run.opening import summarize_report
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import other_phases
 from traceprof.run.summary import FailedReport, RankInfo, close_on_error, try_report
 from traceprof.run.windows import captured_span, choose_window, shown_window
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
+from traceprof.trace.model.trace import Trace
 from traceprof.trace.open import open_trace
 from traceprof.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from traceprof.analyses.results import RankResult
-    from traceprof.execution.options import Options
-    from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.trace import Trace
 
 _REASONS = {
     Part.API_CALLS: "the report has no CUDA API calls: what the host did is not known",

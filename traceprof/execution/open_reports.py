@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import field
 
+from traceprof.analyses.measurements import MeasuredReport, MeasuredRun, Wanted
 from traceprof.analyses.verdict.measured_run import measured_run
 from traceprof.execution.children import ProgressOfAll
 from traceprof.execution.measuring import measured_by
 from traceprof.execution.options import Options, check_listener, checked, num_jobs
 from traceprof.execution.sections import SectionReader
+from traceprof.progress import Progress
 from traceprof.run.opening import Run, attach_ranks
+from traceprof.run.rank import Rank
 from traceprof.run.summary import FailedReport, close_on_error, try_report
 from traceprof.structs import Record
+from traceprof.trace.model.trace import Section, Trace
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Collection, Mapping, Sequence
-
     from typing_extensions import Self
-
-    from traceprof.analyses.measurements import MeasuredReport, MeasuredRun, Wanted
-    from traceprof.progress import Progress
-    from traceprof.run.rank import Rank
-    from traceprof.trace.model.trace import Section, Trace
 
 
 class MeasuredReports(Record, frozen=True):

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
+from traceprof.analyses.measurements import Wanted
 from traceprof.analyses.registry import FINDING_IDS, wanted
 from traceprof.errors import UsageError, closest
 from traceprof.hardware import parse_peaks
 from traceprof.kernel_names import CommunicationPatterns, user_patterns
 from traceprof.run.host_clock import aligned
 from traceprof.run.opening import open_report
+from traceprof.run.rank import Rank
 from traceprof.run.step_ranges import user_pattern
 from traceprof.run.windows import Range, check_choice
-
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Mapping
-
-    from traceprof.analyses.measurements import Wanted
-    from traceprof.run.rank import Rank
-    from traceprof.trace.model.trace import Trace
+from traceprof.trace.model.trace import Trace
 
 Item = TypeVar("Item")
 

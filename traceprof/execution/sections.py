@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceprof.execution import children
 from traceprof.execution.children import Child, ChildError, ProgressOfAll, send
 from traceprof.structs import Record
+from traceprof.trace.model.trace import Section, SectionData, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-    from pathlib import Path
-
     from typing_extensions import Self
 
-    from traceprof.trace.model.trace import Section, SectionData, Trace
 
 # A smaller report is read in less time than it takes to make a child.
 MIN_SHARED_BYTES = 24 << 20

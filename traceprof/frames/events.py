@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Collection, Sequence
+from typing import Annotated
 
 import numpy as np
 from msgspec import Struct
 
 from traceprof.communication.messages import ONE_SIDED, ROOTED, messages
-from traceprof.frames.results import Optional, TextColumn, names_at, names_of_kinds
+from traceprof.frames.results import Optional, Part, TextColumn, names_at, names_of_kinds
 from traceprof.host.places import places, places_of_calls
-from traceprof.intervals import NO_NUMBERS
+from traceprof.intervals import NO_NUMBERS, Int64
 from traceprof.kernel_names.categories import kernel_kind
-from traceprof.run.rank import CpuRank
+from traceprof.run.rank import CpuRank, Rank
 from traceprof.trace.columns import pack
 from traceprof.trace.grouping import is_in, numbered
 from traceprof.trace.model.host import NO_API_CALLS, HostCode
 from traceprof.trace.model.kinds import UNIFIED_COPIES, CopyKind, MemoryKind
 from traceprof.trace.model.ranges import Marks, RangeTable
 from traceprof.trace.model.special_values import NULL, OPEN_END, UNKNOWN
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from traceprof.frames.results import Part
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Rank
 
 _PEER_COPY, _MEMSET, _WITHIN_HOST = "p2p", "memset", "h2h"
 _PEER_COPY_NAME = "peer copy"

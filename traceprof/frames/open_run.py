@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceprof.errors import UsageError
 from traceprof.frames import events
-from traceprof.frames.results import frame
+from traceprof.frames.results import Part, frame
 from traceprof.run import opening
 from traceprof.run.host_clock import aligned
+from traceprof.run.opening import Run
+from traceprof.run.rank import Rank
 from traceprof.run.summary import FailedReport, all_failed, close_on_error, try_report
-from traceprof.trace.open import open_trace, report_paths
+from traceprof.trace.model.trace import Trace
+from traceprof.trace.open import AnyPath, open_trace, report_paths
 from traceprof.units import reports_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
     import pandas as pd
     from typing_extensions import Self
-
-    from traceprof.frames.results import Part
-    from traceprof.run.opening import Run
-    from traceprof.run.rank import Rank
-    from traceprof.trace.model.trace import Trace
-    from traceprof.trace.open import AnyPath
 
 
 class RunFrames:

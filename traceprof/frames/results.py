@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_type_hints
 
 import numpy as np
+import numpy.typing as npt
 
+from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.documents.analysis.model import meanings
 from traceprof.documents.analysis.records import TABLES
 from traceprof.errors import UsageError, closest
 from traceprof.findings import Severity
+from traceprof.intervals import Int64, Mask
 from traceprof.structs import Record
 from traceprof.trace.grouping import numbered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy.typing as npt
     import pandas as pd
     from msgspec import Struct
     from pandas.api.extensions import ExtensionArray
 
-    from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.intervals import Int64, Mask
 
-    Numbers = npt.NDArray[Any]
+Numbers = npt.NDArray[Any]
 
 _MAX_NARROW = np.iinfo(np.int16).max
 

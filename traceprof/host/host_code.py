@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from traceprof import intervals
 from traceprof.intervals import BEYOND_NS, Int64, Intervals
+from traceprof.run.rank import Rank
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, sums
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from traceprof.run.rank import Rank
-    from traceprof.trace.model.host import ApiCalls, HostActivity, HostCode, ThreadSpans
-    from traceprof.trace.model.ranges import NamedRanges
-    from traceprof.trace.model.trace import Trace
+from traceprof.trace.model.host import ApiCalls, HostActivity, HostCode, ThreadSpans
+from traceprof.trace.model.ranges import NamedRanges
+from traceprof.trace.model.trace import Trace
 
 SETUP_CALL = re.compile(
     # contexts, and access to other devices

@@ -25,7 +25,7 @@ for operations that go with all that prepares them, such as small messages.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -33,17 +33,13 @@ from traceprof import intervals
 from traceprof.host.thread_evidence import calls_named, calls_of_kind, launches_of
 from traceprof.intervals import BEYOND_NS, Int64, Intervals, Mask
 from traceprof.run.host_clock import copies_to_pageable
+from traceprof.run.rank import Rank, Window
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, waits_for_gpu
+from traceprof.trace.model.operations import Copies
 from traceprof.trace.model.special_values import NULL
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.operations import Copies
 
 # CUDA stages copies of up to 64 KiB from pageable memory and returns at once, and such a copy takes
 # some microseconds however it is made.

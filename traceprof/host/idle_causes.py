@@ -27,9 +27,10 @@ process's last call before a, and launches to X, too.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
@@ -66,17 +67,12 @@ from traceprof.host.thread_evidence import HostEvidence, host_evidence
 from traceprof.intervals import BEYOND_NS, Int64, Intervals, Mask
 from traceprof.kernel_names import function_name
 from traceprof.run.host_clock import clocks_disagree
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import covered_in_mean
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, sums
+from traceprof.trace.model.host import ApiCalls, ThreadSpans
 from traceprof.trace.model.parts import Part
-
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.host import ApiCalls, ThreadSpans
 
 MAX_STRETCH_NS = 10_000_000
 """Longer stretches of host code, or of unknown time, are no consequence of a wait."""

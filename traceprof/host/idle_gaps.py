@@ -19,8 +19,8 @@ the batch.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,16 +28,12 @@ from traceprof import intervals
 from traceprof.host.thread_evidence import calls_named
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.host_clock import clocks_disagree
+from traceprof.run.rank import Rank
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, groups, is_in, median_of
+from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.kinds import CopyKind
 from traceprof.trace.model.special_values import NULL, OPEN_END
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from traceprof.run.rank import Rank
-    from traceprof.trace.model.host import ApiCalls
 
 NO_THREAD = -1
 

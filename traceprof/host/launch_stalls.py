@@ -15,7 +15,8 @@ delays while the GPU is busy costs nothing.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 from msgspec import field
@@ -26,19 +27,15 @@ from traceprof.host.thread_evidence import calls_of_kind, launches_of
 from traceprof.intervals import BEYOND_NS, Int32, Int64, Intervals, Mask
 from traceprof.run.cache import Cache, derived
 from traceprof.run.launching_calls import calls_with
+from traceprof.run.rank import Rank, Window
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in, median_of, without
+from traceprof.trace.model.host import ApiCalls, LaunchStalls
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind
 from traceprof.trace.model.operations import Copies, Operations
 from traceprof.trace.model.special_values import NULL
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.host import ApiCalls, LaunchStalls
-
-    Source = Literal["overhead-records", "inferred"]
+Source = Literal["overhead-records", "inferred"]
 
 _NO_CORRELATION = (NULL, 0)  # no call launched it: for example a migration of managed memory
 

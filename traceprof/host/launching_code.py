@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from traceprof import labels
 from traceprof.host.host_code import Nested, is_own_line, line_text, nested
+from traceprof.intervals import Int32, Int64, Mask
+from traceprof.run.rank import Rank
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.ranges import OF_CALL, name_until
 from traceprof.trace.model.special_values import NULL
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from traceprof.intervals import Int32, Int64, Mask
-    from traceprof.run.rank import Rank
-
 
 _MODULE = "nn.Module: "
 # `torch.autograd.profiler.emit_nvtx` adds ", seq = 7, sizes = [...]"; ranges of `instrument` with

@@ -9,8 +9,9 @@ a thread of PyTorch's autograd, and the range around it is open on the thread th
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,17 +21,13 @@ from traceprof.host import host_code as evidence
 from traceprof.host.host_code import line_text, nested
 from traceprof.intervals import BEYOND_NS, NO_NUMBERS, Int32, Int64, Intervals
 from traceprof.run.guard import optional
+from traceprof.run.rank import Rank
 from traceprof.run.steady_steps import MIN_STEPS
 from traceprof.run.step_ranges import PATTERNS, StepRanges
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.ranges import OF_CALL, NamedRanges
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from traceprof.run.rank import Rank
-    from traceprof.trace.model.trace import Trace
+from traceprof.trace.model.trace import Trace
 
 
 class PlaceKind(str, Enum):

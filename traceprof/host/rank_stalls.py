@@ -9,7 +9,7 @@ process was held up; if another one goes on, only the one was.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -20,18 +20,14 @@ from traceprof.host.host_code import functions_named, host_ranges
 from traceprof.host.idle_causes import IdleCause, UnknownCause, idle_causes, why_unknown
 from traceprof.host.stalls import HostStalls, host_stalls
 from traceprof.host.thread_evidence import host_evidence
+from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.machines import Cores, machine_beside
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import OnlyStep, covered_per_step, only_step
 from traceprof.structs import Rows
 from traceprof.trace.grouping import distinct_values, is_in, sums
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.rank import Rank, Window
 
 GARBAGE, BLOCKED, OFF_CORE = "garbage collection", "blocking call", "off its core"
 PROCESS, THREAD, UNKNOWN = "whole process", "one thread", "unknown"

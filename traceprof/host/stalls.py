@@ -20,8 +20,9 @@ None of these is a stall:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,19 +30,15 @@ from traceprof import intervals
 from traceprof.host.host_code import nested
 from traceprof.host.host_waits import is_pageable
 from traceprof.host.thread_evidence import calls_named, host_evidence, launches_of
+from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.launching_calls import are_first
+from traceprof.run.rank import Rank
 from traceprof.structs import Record, Rows
+from traceprof.trace.columns import Column
 from traceprof.trace.grouping import distinct_values, is_in, sorted_in_groups
+from traceprof.trace.model.host import ApiCalls, HostCode
 from traceprof.trace.model.kinds import CopyKind, waits_for_gpu
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.rank import Rank
-    from traceprof.trace.columns import Column
-    from traceprof.trace.model.host import ApiCalls, HostCode
-    from traceprof.trace.model.operations import Copies
+from traceprof.trace.model.operations import Copies
 
 _MAX_ROWS = 1 << 19  # of more events some are left out: see `host_events`
 _BLOCK_ROWS = 1 << 10

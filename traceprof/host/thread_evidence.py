@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 
@@ -30,18 +30,14 @@ from traceprof.host.host_code import (
     sleep_of,
 )
 from traceprof.host.places import silence_of
+from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.launching_calls import are_first, launching_calls
+from traceprof.run.rank import Rank, Window
 from traceprof.structs import Record
+from traceprof.trace.model.host import ApiCalls, HostActivity, ThreadSpans
 from traceprof.trace.model.kinds import BEGIN_CAPTURE, END_CAPTURE, ApiCallKind, api_call_kind
+from traceprof.trace.model.operations import Operations, RankKey
 from traceprof.trace.model.special_values import NULL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.host import ApiCalls, HostActivity, ThreadSpans
-    from traceprof.trace.model.operations import Operations, RankKey
 
 MIN_FIRST_LAUNCH_NS = 1_000_000
 """A function's first launch loads the function if it takes longer than this."""

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.host.places import layers_of
 from traceprof.run.guard import optional
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
-
-if TYPE_CHECKING:
-    from traceprof.run.rank import Rank, Window
 
 
 class StepUnit(str, Enum):

@@ -10,14 +10,11 @@ Readers see a kernel as its function, and what that does where the name says lit
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
 
 from traceprof.errors import UsageError
 from traceprof.structs import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 UNKNOWN_OPERATION = "Unknown"
 

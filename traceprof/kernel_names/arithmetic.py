@@ -11,13 +11,10 @@ fastest board of its generation: a number here is a bound for a gain, never a pr
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from traceprof.hardware import board
 from traceprof.structs import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PRECISIONS = (
     *("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "mxfp4", "fp4", "int8"),

@@ -8,16 +8,13 @@ libraries use the name; it states only what the name itself says, never a guess.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING
 
 from traceprof.kernel_names import CommunicationPatterns, function_name
 from traceprof.kernel_names.arithmetic import arithmetic, reduced_format, single_format
 from traceprof.structs import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Category(str, Enum):

@@ -9,7 +9,8 @@ module makes no findings: analyses of the whole run do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,7 +21,7 @@ from traceprof.host.host_code import innermost_code
 from traceprof.host.host_waits import MAX_STAGED_BYTES, SyncIdle
 from traceprof.host.idle_causes import IdleCause, IdleCauses, idle_causes, why_unknown
 from traceprof.host.rank_stalls import garbage_collection
-from traceprof.intervals import NO_NUMBERS
+from traceprof.intervals import NO_NUMBERS, Int64, Mask
 from traceprof.run.rank import CpuRank, Rank, Window
 from traceprof.run.windows import shown_window
 from traceprof.structs import Record, Rows
@@ -34,11 +35,6 @@ from traceprof.trace.model.communication_calls import (
     CallLabel,
 )
 from traceprof.trace.model.special_values import UNKNOWN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from traceprof.intervals import Int64, Mask
 
 TIME_CATEGORIES = (
     "compute",

@@ -9,13 +9,17 @@ transfer. The rest is lateness: of the host, of data, of other streams.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
 from traceprof.communication.messages import BETWEEN_TWO
+from traceprof.intervals import Float64, Int64, Intervals
+from traceprof.ranks.arrivals import Arrivals
+from traceprof.ranks.comparison import RankComparison
+from traceprof.ranks.passes import RankPasses
 from traceprof.ranks.pipelines import (
     MAX_UNSURE_NS,
     ROUNDED_NS,
@@ -25,14 +29,6 @@ from traceprof.ranks.pipelines import (
 )
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from traceprof.intervals import Float64, Int64, Intervals
-    from traceprof.ranks.arrivals import Arrivals
-    from traceprof.ranks.comparison import RankComparison
-    from traceprof.ranks.passes import RankPasses
 
 
 class Meetings(Record, frozen=True):

@@ -11,13 +11,16 @@ Theil and Sen's: the median of the slopes between pairs; P. K. Sen, J. Am. Stat.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
 from traceprof.communication.messages import BETWEEN_TWO
+from traceprof.intervals import Float64, Int64, Mask
+from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.lateness import Lateness, lateness
 from traceprof.ranks.matching import Group, Unmatched, match, spread
 from traceprof.ranks.waits import (
@@ -32,6 +35,7 @@ from traceprof.ranks.waits import (
     waits_of,
     waits_of_rank,
 )
+from traceprof.run.opening import RunSummary
 from traceprof.run.session_clocks import ONE_MACHINE_NS, Clocks, MachineClock
 from traceprof.structs import Record
 from traceprof.trace.grouping import (
@@ -41,13 +45,6 @@ from traceprof.trace.grouping import (
     median_of,
     quantiles_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from traceprof.intervals import Float64, Int64, Mask
-    from traceprof.ranks.arrivals import Arrivals
-    from traceprof.run.opening import RunSummary
 
 # Crystals of servers keep time to some tens of millionths: a larger drift is not the clock's.
 _MAX_DRIFT = 200e-6

@@ -10,7 +10,8 @@ so on back to one root.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 from msgspec import Struct
@@ -20,13 +21,9 @@ from traceprof.findings import Count
 from traceprof.intervals import Int64
 from traceprof.ranks.arrivals import TIME_CATEGORIES, Arrivals
 from traceprof.ranks.matching import LEAVE_TOGETHER
+from traceprof.ranks.waits import GroupWaits
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in, mean_of, median_of, middle_of_others
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from traceprof.ranks.waits import GroupWaits
 
 # A smaller share of the operations is no habit.
 MIN_SHARE = 0.5

@@ -28,7 +28,8 @@ Kind and size must agree on all ranks; where they do not, the group is given up,
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -36,6 +37,8 @@ from msgspec.structs import replace
 
 from traceprof.communication.messages import BETWEEN_TWO, EXCHANGE
 from traceprof.findings import Count, Text
+from traceprof.intervals import Float64, Int64, Mask
+from traceprof.ranks.arrivals import Arrivals
 from traceprof.structs import Record
 from traceprof.trace.grouping import (
     distinct_values,
@@ -47,13 +50,7 @@ from traceprof.trace.grouping import (
 from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS
 from traceprof.trace.model.special_values import UNKNOWN
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from traceprof.intervals import Float64, Int64, Mask
-    from traceprof.ranks.arrivals import Arrivals
-
-    Sorted = Iterable[tuple["SortKey", Int64, Int64 | None]]
+Sorted = Iterable[tuple["SortKey", Int64, Int64 | None]]
 
 # UTC by NTP is off by one to tens of ms (Nsight's user guide, Time Synchronization); without NTP by
 # more. Operations further apart than this are not the same one.

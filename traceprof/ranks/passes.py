@@ -8,24 +8,19 @@ launches between two collectives.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 
 from traceprof import intervals, labels
 from traceprof.communication.messages import BETWEEN_TWO, messages
 from traceprof.communication.readiness import Readiness, readiness, stream_waits
-from traceprof.intervals import NO_NUMBERS
+from traceprof.intervals import NO_NUMBERS, Int64, Intervals
+from traceprof.run.rank import Rank, Window
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.model.operations import Operations
 from traceprof.trace.model.special_values import NULL, UNKNOWN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.operations import Operations
 
 OTHER, FORWARD, BACKWARD, WEIGHTS = range(4)
 """Kinds of passes: `WEIGHTS` is the part of a backward that no other stage waits for."""

@@ -12,24 +12,21 @@ of the other, or follows backwards of the other and precedes its own, within one
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from msgspec.structs import replace
 
 from traceprof.communication.messages import BETWEEN_TWO, EXCHANGE, RECEIVES, SENDS
+from traceprof.intervals import Int64, Mask
+from traceprof.ranks.arrivals import Arrivals
+from traceprof.ranks.comparison import RankComparison
 from traceprof.ranks.matching import OperationList, members_of, peers_of, shift_between
 from traceprof.ranks.passes import BACKWARD, FORWARD, WEIGHTS, RankPasses
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from traceprof.intervals import Int64, Mask
-    from traceprof.ranks.arrivals import Arrivals
-    from traceprof.ranks.comparison import RankComparison
 
 
 class Pass(Record, frozen=True):

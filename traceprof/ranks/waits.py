@@ -16,12 +16,15 @@ for the rank that came first of those it still waits for.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
 from traceprof import intervals
 from traceprof.communication.messages import BETWEEN_TWO, DISTINCT_SIZES, FROM_ROOT, ROOTED, TO_ROOT
+from traceprof.intervals import Float64, Int64, Mask
+from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.matching import Group, Unmatched
 from traceprof.run.session_clocks import ONE_MACHINE_NS, Clocks
 from traceprof.structs import Record, Rows
@@ -35,13 +38,7 @@ from traceprof.trace.grouping import (
 )
 from traceprof.trace.model.special_values import UNKNOWN
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from traceprof.intervals import Float64, Int64, Mask
-    from traceprof.ranks.arrivals import Arrivals
-
-    Scope = Literal["intra-node", "inter-node"]
+Scope = Literal["intra-node", "inter-node"]
 
 # The spread of when members leave an operation, as a share of its duration: in a ring of six GPUs
 # on two machines, half of it.

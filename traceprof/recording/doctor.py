@@ -9,10 +9,10 @@ import signal
 import socket
 import sqlite3
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,6 +32,7 @@ from traceprof.recording.machine import (
     ptrace_scope,
     throttled_since,
 )
+from traceprof.recording.nsys import Nsys
 from traceprof.recording.training import (
     MIN_TORCH,
     PACKAGE,
@@ -46,11 +47,6 @@ from traceprof.trace.nsight.conversion import FIRST_WITH_BLOBS, export
 from traceprof.trace.programs import captured
 from traceprof.trace.temporary_folder import TemporaryFolder
 from traceprof.units import counted, duration, size_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from traceprof.recording.nsys import Nsys
 
 _MIN_DRIVERS = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
 """Of NVIDIA's CUDA compatibility guide: the oldest Linux driver for each major version."""

@@ -12,14 +12,12 @@ import re
 import shutil
 import socket
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from traceprof.units import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 PYTHON = re.compile(r"python(\d(\.\d+)?)?$")
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch"}

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from traceprof.errors import MissingToolError
 from traceprof.trace.programs import captured, conversion_limit_s
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # `-c, --capture-range=`, `(Experimental) --ib-switch-metrics-device=<…>`, alone on its line.
 _OPTION = re.compile(r"^\s*(?:\([^)]*\)\s*)?(?:-\w,\s*)?--([a-z][\w-]*)")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from traceprof.run.machines import Gpu
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _QUERY = "index,name,uuid,pci.bus_id,driver_version,pcie.link.gen.max,pcie.link.width.current"
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from traceprof.errors import MissingToolError, UsageError
 from traceprof.recording import nsys as nsys_module
 from traceprof.recording.job import Job, TrainingCommand, job_of, read_command
 from traceprof.recording.machine import Machine, look_at_machine
+from traceprof.recording.nsys import Nsys
 from traceprof.recording.training import PACKAGE, Training, ask
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from traceprof.recording.nsys import Nsys
 
 CAPTURE = "steps@traceprof-capture"
 """The range that `instrument` opens around the requested steps."""

@@ -14,8 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 from traceprof.errors import TraceprofError, UsageError
@@ -29,9 +31,6 @@ from traceprof.trace.nsight.conversion import export, find_nsys
 from traceprof.trace.programs import ending_with_parent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import FrameType
-
     from typing_extensions import Self
 
 

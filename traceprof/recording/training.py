@@ -11,19 +11,15 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import traceprof
 from traceprof.errors import UsageError
 from traceprof.recording.job import PYTHON, TrainingCommand
 from traceprof.trace.programs import captured
 from traceprof.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
 
 MIN_PYTHON, MIN_TORCH = (3, 10), (2, 4)
 PACKAGE = Path(traceprof.__file__).parents[1] / "instrument"

@@ -9,23 +9,28 @@ the answers that it makes unsure.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.analyses import breakdown, gpu_idle
+from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analyses.steps import counted_steps, mean_ns, slowest_rank, step_ns
 from traceprof.analyses.verdict.phases import name_of_counted_phase
-from traceprof.analyses.verdict.savings import Gate
+from traceprof.analyses.verdict.savings import Gate, GateName
+from traceprof.execution.open_reports import OpenAnalysis
 from traceprof.host.idle_causes import IdleCause, why_unknown
-from traceprof.progress import UNHEARD
-from traceprof.replay.assumptions.assumption import Way, profilers_share, variants_of
-from traceprof.replay.assumptions.run_change import changed_steps
+from traceprof.intervals import Float64
+from traceprof.progress import UNHEARD, Progress
+from traceprof.replay.assumptions.assumption import Assumption, Way, profilers_share, variants_of
+from traceprof.replay.assumptions.run_change import RunChange, changed_steps
 from traceprof.replay.graph.longest_path import CannotReplayError, CircularError
-from traceprof.replay.graph.process_part import LOADING, unseen_pace
+from traceprof.replay.graph.process_part import LOADING, ProcessFacts, unseen_pace
 from traceprof.replay.graph.run_graph import (
+    MapItems,
+    RunGraph,
     by_number,
     in_this_process,
     lacks_calls,
@@ -34,6 +39,7 @@ from traceprof.replay.graph.run_graph import (
     run_graph,
     steady_shares,
 )
+from traceprof.replay.graph.steps import Sample
 from traceprof.replay.graph.stream_waits import MAX_LOST_RECORDS
 from traceprof.replay.graph.weights import Reading, Variant
 from traceprof.replay.results import Baseline, Refusal
@@ -43,20 +49,6 @@ from traceprof.trace.grouping import is_in, median_of
 from traceprof.trace.model.kinds import UNIFIED_COPIES
 from traceprof.trace.model.parts import Part
 from traceprof.units import percent
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.verdict.savings import GateName
-    from traceprof.execution.open_reports import OpenAnalysis
-    from traceprof.intervals import Float64
-    from traceprof.progress import Progress
-    from traceprof.replay.assumptions.assumption import Assumption
-    from traceprof.replay.assumptions.run_change import RunChange
-    from traceprof.replay.graph.process_part import ProcessFacts
-    from traceprof.replay.graph.run_graph import MapItems, RunGraph
-    from traceprof.replay.graph.steps import Sample
 
 MAX_UNLAUNCHED = 0.01
 MAX_HIDDEN_HOST = 0.01

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 
 from traceprof.analyses import breakdown
+from traceprof.execution.open_reports import OpenAnalysis
 from traceprof.replay.checked_replay import refused_periods
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
 from traceprof.replay.graph.longest_path import CannotReplayError, EdgeKind, binding_edges, solve
-from traceprof.replay.graph.run_graph import clock_shift, run_graph
-from traceprof.replay.graph.steps import sample_of
+from traceprof.replay.graph.process_part import Kept
+from traceprof.replay.graph.run_graph import RunGraph, clock_shift, run_graph
+from traceprof.replay.graph.steps import RankSteps, sample_of
 from traceprof.replay.graph.weights import Variant, Weigher, as_measured
 from traceprof.replay.results import PartKind, PathPart, StepPath, StepPathPart
 from traceprof.run.guard import optional
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from traceprof.execution.open_reports import OpenAnalysis
-    from traceprof.replay.graph.process_part import Kept
-    from traceprof.replay.graph.run_graph import RunGraph
-    from traceprof.replay.graph.steps import RankSteps
-    from traceprof.run.opening import Rank
+from traceprof.run.opening import Rank
 
 # Until an operation is launched, the host works; what follows is microseconds.
 _HOST = (

@@ -11,15 +11,16 @@ norm of gradients over all stages): the shortest shows what they take themselves
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from msgspec.structs import replace
 
 from traceprof.analyses import breakdown, pipeline_bubble, rank_work
+from traceprof.analyses.measurements import MeasuredRun
 from traceprof.analyses.steps import slowest_rank, step_ns
 from traceprof.analyses.verdict.savings import RESOLUTION
-from traceprof.ranks.bubbles import Walk, meetings_of
+from traceprof.execution.open_reports import OpenAnalysis
+from traceprof.intervals import Float64, Int64, Mask
+from traceprof.ranks.bubbles import Meetings, Walk, meetings_of
 from traceprof.ranks.passes import OTHER
 from traceprof.ranks.pipelines import Pipeline, pipelines
 from traceprof.replay.results import Refusal
@@ -27,12 +28,6 @@ from traceprof.run.guard import optional
 from traceprof.structs import Record
 from traceprof.trace.grouping import numbered_rows, places
 from traceprof.units import percent
-
-if TYPE_CHECKING:
-    from traceprof.analyses.measurements import MeasuredRun
-    from traceprof.execution.open_reports import OpenAnalysis
-    from traceprof.intervals import Float64, Int64, Mask
-    from traceprof.ranks.bubbles import Meetings
 
 MAX_OFF = 0.05
 """Largest difference between the model's own run and the recorded one, as a share of that."""

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
-from traceprof.findings import Count
+from traceprof.analyses.verdict.savings import Gate
+from traceprof.findings import Count, NotApplicable
+from traceprof.run.opening import RunSummary
+from traceprof.run.summary import FailedReport
 from traceprof.structs import Record
 from traceprof.units import reports_text
-
-if TYPE_CHECKING:
-    from traceprof.analyses.verdict.savings import Gate
-    from traceprof.findings import NotApplicable
-    from traceprof.run.opening import RunSummary
-    from traceprof.run.summary import FailedReport
-
 
 PartKind = Literal["compute", "communication", "copy", "host", "delay"]
 

@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
 from traceprof.analyses import breakdown
+from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analyses.gpu_idle import BY_CAUSE
+from traceprof.analyses.measurements import MeasuredRun
 from traceprof.analyses.registry import FINDINGS
-from traceprof.analyses.verdict.headline import MIN_SHARE, in_order
-from traceprof.analyses.verdict.savings import Gain, Replay, Savings, within_reach
-from traceprof.findings import Basis, Saving, Severity, by_id, severity_of_cost, share
+from traceprof.analyses.verdict.headline import MIN_SHARE, Headline, in_order
+from traceprof.analyses.verdict.run_result import Verdict
+from traceprof.analyses.verdict.savings import Gain, Gate, Replay, Savings, within_reach
+from traceprof.execution.open_reports import OpenAnalysis
+from traceprof.findings import Basis, Finding, Saving, Severity, by_id, severity_of_cost, share
 from traceprof.host.idle_causes import IdleCause
+from traceprof.intervals import Int64
 from traceprof.replay.assumptions.assumption import Assumption, combined, parse
 from traceprof.replay.checked_replay import CheckedReplay, cannot_be_replayed, checked_replay
 from traceprof.replay.graph.process_part import BRINGING, unseen_pace
-from traceprof.replay.graph.run_graph import in_this_process
+from traceprof.replay.graph.run_graph import MapItems, in_this_process
 from traceprof.replay.graph.steps import longest_phases, sample_of
 from traceprof.replay.pass_model import EQUAL, equal_step, why_no_stages
-from traceprof.replay.results import Refusal
+from traceprof.replay.results import Answer, Refusal
 from traceprof.replay.whatif import MAX_WITHOUT_STEPS, answered, with_floor
 from traceprof.run.rank import WindowKind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.measurements import MeasuredRun
-    from traceprof.analyses.verdict.headline import Headline
-    from traceprof.analyses.verdict.run_result import Verdict
-    from traceprof.analyses.verdict.savings import Gate
-    from traceprof.execution.open_reports import OpenAnalysis
-    from traceprof.findings import Finding
-    from traceprof.intervals import Int64
-    from traceprof.replay.graph.run_graph import MapItems
-    from traceprof.replay.results import Answer
 
 MAX_READ_AGAIN = 2_000_000
 """Operations up to which reports that were measured elsewhere are read again for a replay."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from traceprof.analyses import breakdown
 from traceprof.analyses.verdict.savings import RESOLUTION
 from traceprof.errors import REPORT_IT, UsageError
-from traceprof.execution.open_reports import Measurer, close_reports
-from traceprof.execution.options import checked, listed
-from traceprof.progress import UNHEARD
+from traceprof.execution.open_reports import Measurer, OpenAnalysis, close_reports
+from traceprof.execution.options import Options, checked, listed
+from traceprof.intervals import Float64
+from traceprof.progress import UNHEARD, Progress
 from traceprof.replay.assumptions.assumption import (
     Assumption,
     Way,
@@ -34,21 +35,11 @@ from traceprof.replay.critical_path import critical_paths, step_path
 from traceprof.replay.graph.process_part import BRINGING
 from traceprof.replay.graph.steps import sample_of
 from traceprof.replay.pass_model import EQUAL, equal_step
-from traceprof.replay.results import Answer, Asked, Refusal, WhatIf
+from traceprof.replay.results import Answer, Asked, Baseline, Refusal, StepPath, WhatIf
 from traceprof.run.guard import collected_failures, optional
 from traceprof.trace.grouping import quantiles_of
-from traceprof.trace.open import report_paths
+from traceprof.trace.open import AnyPath, report_paths
 from traceprof.units import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from traceprof.execution.open_reports import OpenAnalysis
-    from traceprof.execution.options import Options
-    from traceprof.intervals import Float64
-    from traceprof.progress import Progress
-    from traceprof.replay.results import Baseline, StepPath
-    from traceprof.trace.open import AnyPath
 
 _DRAWS, _SEED = 1000, 1
 MAX_WITHOUT_STEPS = 1_000_000

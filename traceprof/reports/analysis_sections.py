@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.errors import one_line
 from traceprof.reports import ranks_text, time_text
-from traceprof.reports.blocks import Paragraph, Section, section
+from traceprof.reports.blocks import Block, Paragraph, Section, section
 from traceprof.reports.claims import finding_blocks, gaps, short_findings
 from traceprof.structs import Record
 from traceprof.units import counted
 from traceprof.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.reports.blocks import Block
 
 _MAX_NOTES = 1000
 _MAX_NAMED = 3  # reports, each on a line of its own; findings that could not be analysed

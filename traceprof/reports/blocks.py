@@ -6,15 +6,12 @@ their own format.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias
 
+from traceprof.analyses.breakdown import Measures
 from traceprof.errors import one_line
 from traceprof.structs import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from traceprof.analyses.breakdown import Measures
 
 MAX_RANKS = 32  # in a table: more than that nobody reads; the JSON has them all
 MAX_NAME = 80  # characters of a name that stands in a table

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.steps import counted_steps
 from traceprof.analyses.verdict.phases import name_of_phase
+from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.three_lines import (
     share_of_step,
     short_action,
@@ -16,16 +17,19 @@ from traceprof.analyses.verdict.three_lines import (
     why_more,
 )
 from traceprof.errors import one_line
-from traceprof.findings import Severity, by_id, by_reason, worst_of
+from traceprof.findings import (
+    Finding,
+    InPhase,
+    NotApplicable,
+    Saving,
+    Severity,
+    by_id,
+    by_reason,
+    worst_of,
+)
 from traceprof.reports.blocks import Block, Claim, Gap, Paragraph, SeenEvidence, paragraph, table
+from traceprof.run.rank import WindowKind
 from traceprof.units import between, duration, percent, ranks_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.findings import Finding, InPhase, NotApplicable, Saving
-    from traceprof.run.rank import WindowKind
 
 _MAX_UNEXPLAINED = 6
 # Pieces of evidence and of advice that short formats show; explain and the JSON have the rest.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.gpu_idle import CAUSES
 from traceprof.analyses.steps import cause_text
 from traceprof.comparison.findings import LEVEL_TEXT, change_text, exact, signed, span
+from traceprof.documents.comparison import CommunicationChange, Comparison, FindingChange, Side
 from traceprof.host.idle_causes import IdleCause
 from traceprof.kernel_names import function_name
 from traceprof.reports.blocks import MAX_NAME, Paragraph, Section, section, table
@@ -15,11 +17,8 @@ from traceprof.units import counted, duration, percent, three_digits
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from rich.console import RenderableType
 
-    from traceprof.documents.comparison import CommunicationChange, Comparison, FindingChange, Side
 
 MAX_KERNELS = 15  # in a table; the JSON has them all
 MAX_MODULES = 20

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Container, Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from traceprof import intervals
 from traceprof.analyses import pipeline_bubble
+from traceprof.analyses.breakdown import StepMeasures
+from traceprof.analyses.measurements import MeasuredRun
 from traceprof.errors import one_line
+from traceprof.intervals import Int64, Mask
 from traceprof.kernel_names import function_name
+from traceprof.ranks.bubbles import PipelineBubbles, StageGaps
+from traceprof.ranks.comparison import RankComparison
 from traceprof.ranks.passes import BACKWARD, FORWARD, WEIGHTS
 from traceprof.reports.blocks import PARTS
-from traceprof.reports.tracks import EventKind
+from traceprof.reports.tracks import EventKind, Scene, Track
 from traceprof.run.guard import optional
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.units import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Sequence
-
-    import numpy.typing as npt
-
-    from traceprof.analyses.breakdown import StepMeasures
-    from traceprof.analyses.measurements import MeasuredRun
-    from traceprof.intervals import Int64, Mask
-    from traceprof.ranks.bubbles import PipelineBubbles, StageGaps
-    from traceprof.ranks.comparison import RankComparison
-from traceprof.reports.tracks import Scene, Track
 
 WIDTH, LABELS = 900, 190  # of a drawing; of it, for the names of its rows
 ROW, BAR = 20, 15  # of a row, and of what is drawn in it

@@ -5,11 +5,13 @@ Templates write it, and escape all that comes from a report.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from traceprof.analyses.steps import judged_steps
+from traceprof.analyses.verdict.run_result import RunResult
+from traceprof.documents.comparison import Comparison, Parts
 from traceprof.errors import one_line
 from traceprof.reports import drawings
 from traceprof.reports.analysis_sections import analysis_sections
@@ -19,12 +21,6 @@ from traceprof.reports.tracks import MAX_DRAWN, Moment, Scene
 from traceprof.structs import Record
 from traceprof.units import duration
 from traceprof.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.documents.comparison import Comparison, Parts
 
 MAX_DRAWN_BYTES = 500_000
 """Of drawings of evidence, all together: what costs most is drawn first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 from rich.table import Table
 from rich.text import Text
@@ -11,20 +11,14 @@ from rich.text import Text
 from traceprof import labels
 from traceprof.analyses.registry import ANALYSES
 from traceprof.errors import TraceFormatError, one_line
-from traceprof.run.opening import cpu_rank_notes, on_moved_times
-from traceprof.run.periods import from_to
+from traceprof.run.opening import Rank, Run, cpu_rank_notes, on_moved_times
+from traceprof.run.periods import PeriodSteps, from_to
 from traceprof.run.rank import CpuRank
+from traceprof.run.step_ranges import StepRanges
 from traceprof.trace.model.communication_calls import read_call
 from traceprof.trace.model.parts import Part
+from traceprof.trace.model.trace import Trace
 from traceprof.units import counted, duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from traceprof.run.opening import Rank, Run
-    from traceprof.run.periods import PeriodSteps
-    from traceprof.run.step_ranges import StepRanges
-    from traceprof.trace.model.trace import Trace
 
 _MAX_SEARCHED = 3_000_000  # events: in more, periods are not searched, which takes seconds
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.documents.analysis.records import document
+from traceprof.documents.comparison import Comparison
 from traceprof.structs import given_fields
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.documents.comparison import Comparison
 
 
 def render(result: RunResult) -> str:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from traceprof.documents.comparison import Comparison
 from traceprof.errors import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from traceprof.documents.comparison import Comparison
 
 SUITE = "traceprof compare"
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
+from traceprof.analyses.verdict.run_result import RunResult
+from traceprof.documents.comparison import Comparison
 from traceprof.reports.analysis_sections import analysis_sections
-from traceprof.reports.blocks import Bar, Claim, Gap, Paragraph, TableBlock, paragraph
+from traceprof.reports.blocks import (
+    Bar,
+    Block,
+    Claim,
+    Gap,
+    Paragraph,
+    Section,
+    TableBlock,
+    paragraph,
+)
 from traceprof.reports.comparison_sections import comparison_sections
 from traceprof.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.documents.comparison import Comparison
-    from traceprof.reports.blocks import Block, Section
 
 # What Markdown gives a meaning anywhere in a line; others have one only where a line begins.
 _SPECIAL = re.compile(

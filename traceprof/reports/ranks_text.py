@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from traceprof.analyses import rank_work
-from traceprof.analyses.compute_parts import peak_of_kind
-from traceprof.analyses.kernels.launched_kernels import SEPARATOR
+from traceprof.analyses.collectives import OperationUse
+from traceprof.analyses.compute_parts import (
+    ComputePart,
+    ComputeParts,
+    SignatureUse,
+    StepFlops,
+    peak_of_kind,
+)
+from traceprof.analyses.kernels.kernel_table import KernelUse
+from traceprof.analyses.kernels.launched_kernels import SEPARATOR, Launcher
+from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.hardware import peak_memory_gb_per_s
 from traceprof.kernel_names import kernel_title
-from traceprof.kernel_names.categories import MAIN_COMPUTE, Category, kernel_kind
-from traceprof.reports.blocks import MAX_NAME, MAX_RANKS, paragraph, section, table
+from traceprof.kernel_names.categories import MAIN_COMPUTE, Category, KernelKind, kernel_kind
+from traceprof.reports.blocks import (
+    MAX_NAME,
+    MAX_RANKS,
+    Block,
+    Section,
+    TableBlock,
+    paragraph,
+    section,
+    table,
+)
+from traceprof.run.session_clocks import MachineClock
 from traceprof.structs import Record
 from traceprof.trace.grouping import median_of
 from traceprof.units import counted, duration, percent, ranks_text, size_text, three_digits, times
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from traceprof.analyses.collectives import OperationUse
-    from traceprof.analyses.compute_parts import ComputePart, ComputeParts, SignatureUse, StepFlops
-    from traceprof.analyses.kernels.kernel_table import KernelUse
-    from traceprof.analyses.kernels.launched_kernels import Launcher
-    from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.kernel_names.categories import KernelKind
-    from traceprof.reports.blocks import Block, Section, TableBlock
-    from traceprof.run.session_clocks import MachineClock
 
 _HEADINGS = ("came\nlast", "by", "waited", "most of\nit for", "made\nwait")
 _WORK_HEADINGS = (

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from traceprof.analysis import Analysis
 from traceprof.documents.analysis.records import TABLES
 from traceprof.errors import UsageError
 from traceprof.frames.events import EVENTS
 from traceprof.frames.open_run import RunFrames
 from traceprof.frames.results import nested_fields, text_dtype
+from traceprof.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     import pandas as pd
     import pyarrow as pa
     from msgspec import Struct
 
-    from traceprof.analysis import Analysis
-    from traceprof.progress import Progress
 
 _OF_PROCESSES = frozenset({"api_calls", "ranges", "operators", "marks"})
 """Those once for all devices of a process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,17 +16,14 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.errors import one_line
 from traceprof.reports.analysis_sections import analysis_sections, kernel_sections, short_sections
-from traceprof.reports.blocks import Bar, Claim, Gap, Paragraph, TableBlock
+from traceprof.reports.blocks import Bar, Block, Claim, Gap, Paragraph, Section, TableBlock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from rich.console import ConsoleOptions, RenderableType, RenderResult
 
-    from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.reports.blocks import Block, Section
 
 PLAIN_WIDTH = 110
 """Columns of output that goes to no terminal."""

@@ -3,40 +3,44 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from traceprof.analyses import rank_work
-from traceprof.analyses.breakdown import judged_kind
+from traceprof.analyses.breakdown import BreakdownResult, Measures, Surroundings, judged_kind
 from traceprof.analyses.steps import (
     CAUSE_WORDS,
     SPOKEN,
+    SlowStep,
+    StepLengths,
     cause_text,
     counted_steps,
     phases,
     step_lengths,
     step_trend,
 )
-from traceprof.analyses.verdict.headline import MAX_CAUSES
+from traceprof.analyses.verdict.headline import MAX_CAUSES, Headline
 from traceprof.analyses.verdict.phases import name_of_counted_phase, phase_name
-from traceprof.analyses.verdict.three_lines import lost_lines, part_judged, three_lines
+from traceprof.analyses.verdict.run_result import RunResult
+from traceprof.analyses.verdict.savings import Replay, Savings
+from traceprof.analyses.verdict.three_lines import ThreeLines, lost_lines, part_judged, three_lines
 from traceprof.errors import one_line
 from traceprof.host.units import StepUnit
-from traceprof.reports.blocks import LOST, MAX_NAME, MAX_RANKS, PARTS, bar_of, section, table
+from traceprof.reports.blocks import (
+    LOST,
+    MAX_NAME,
+    MAX_RANKS,
+    PARTS,
+    Cell,
+    Section,
+    TableBlock,
+    bar_of,
+    section,
+    table,
+)
 from traceprof.run.completeness import is_doubtful
 from traceprof.run.periods import about_periods
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from traceprof.analyses.breakdown import BreakdownResult, Measures, Surroundings
-    from traceprof.analyses.steps import SlowStep, StepLengths
-    from traceprof.analyses.verdict.headline import Headline
-    from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.analyses.verdict.savings import Replay, Savings
-    from traceprof.analyses.verdict.three_lines import ThreeLines
-    from traceprof.reports.blocks import Cell, Section, TableBlock
 
 _MIN_OUTSIDE = 0.01  # of a rank's window: less outside the training is not worth a line
 _MIN_BETWEEN = 0.03  # of the training: less between phases is not worth a line

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
+from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.errors import TraceprofError
+from traceprof.execution.options import Options
 from traceprof.findings import by_id, worst_of
+from traceprof.intervals import Int32, Int64
 from traceprof.run.guard import optional
-from traceprof.run.rank import CpuRank
+from traceprof.run.rank import CpuRank, Rank
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import groups
 from traceprof.trace.model.kinds import CopyKind
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.execution.options import Options
-    from traceprof.intervals import Int32, Int64
-    from traceprof.run.rank import Rank
 
 
 def order(start_ns: Int64, end_ns: Int64) -> Int64 | None:

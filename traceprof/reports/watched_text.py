@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from traceprof.reports.blocks import Paragraph, section, table
+from traceprof.documents.watched import SilentRank, SlowLoader, SlowRank, Watched
+from traceprof.reports.blocks import Block, Paragraph, section, table
 from traceprof.reports.text import plain, renderable
 from traceprof.units import counted, duration
 from traceprof.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from traceprof.documents.watched import SilentRank, SlowLoader, SlowRank, Watched
-    from traceprof.reports.blocks import Block
 
 _MAX_ENTRIES = 10
 _MAX_RANKS = 16

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from traceprof.errors import one_line
-from traceprof.reports.blocks import Paragraph, paragraph, section, table
+from traceprof.replay.results import Answer, Asked, Baseline, StepPath, WhatIf
+from traceprof.reports.blocks import (
+    Block,
+    Paragraph,
+    Section,
+    TableBlock,
+    paragraph,
+    section,
+    table,
+)
 from traceprof.units import counted, duration, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from traceprof.replay.results import Answer, Asked, Baseline, StepPath, WhatIf
-    from traceprof.reports.blocks import Block, Section, TableBlock
 
 _MAX_PARTS = 20  # of a step's critical path; the JSON has them all
 _MIN_SHARE = 0.001  # of the critical path: less is not worth a word

@@ -5,10 +5,8 @@ Results are kept by the function that derives them, not by a name, so two module
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 Kept = TypeVar("Kept")
 

@@ -22,9 +22,10 @@ kernels are missing, too.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from math import ceil
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 from msgspec import Struct, field
@@ -32,22 +33,17 @@ from msgspec.structs import astuple, replace
 
 from traceprof import intervals
 from traceprof.findings import Count
-from traceprof.intervals import NO_NUMBERS
+from traceprof.intervals import NO_NUMBERS, Float64, Int64, Intervals, Mask
 from traceprof.run.guard import optional
 from traceprof.run.launching_calls import launching_calls
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, groups, is_in
+from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.kinds import BEGIN_CAPTURE, END_CAPTURE, ApiCallKind, api_call_kind
+from traceprof.trace.model.operations import RankKey, RankOperations
 from traceprof.trace.model.special_values import OPEN_END
+from traceprof.trace.model.trace import Trace
 from traceprof.units import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from traceprof.intervals import Float64, Int64, Intervals, Mask
-    from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.operations import RankKey, RankOperations
-    from traceprof.trace.model.trace import Trace
 
 MIN_DOUBTFUL = 0.01
 """The share of lost launches from which on gaps between operations say little."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from msgspec import Struct
 
 from traceprof import intervals
 from traceprof.findings import Count, one_of
+from traceprof.intervals import Int64
+from traceprof.run.rank import Rank, Window
 from traceprof.trace.model.kinds import CopyKind
-
-if TYPE_CHECKING:
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Rank, Window
 
 DIRECTIONS = ("h2d", "d2h", "d2d", "memset")
 """The kinds of copies: between host and device, all others, and memory sets."""

@@ -7,24 +7,20 @@ thread waits in counts: a call inside `backward` is communication, not compute.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals, labels
+from traceprof.intervals import Int64, Intervals, Mask
+from traceprof.labels import Label
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.communication_calls import CallLabel, number_of, operation_of, read_call
+from traceprof.trace.model.ranges import LabelRanges
 from traceprof.trace.model.special_values import OPEN_END
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from collections.abc import Set as AbstractSet
-
-    from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.labels import Label
-    from traceprof.trace.model.ranges import LabelRanges
 
 
 class _Role(IntEnum):

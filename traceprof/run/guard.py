@@ -12,16 +12,14 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from traceprof.errors import REPORT_IT, TraceprofError, internal_error
 from traceprof.findings import NotApplicable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")

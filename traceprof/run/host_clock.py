@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof.intervals import Int64, Mask
 from traceprof.run.guard import optional
+from traceprof.run.rank import Rank
+from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.kinds import MemoryKind
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from traceprof.intervals import Int64, Mask
-    from traceprof.run.rank import Rank
-    from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.operations import Operations
+from traceprof.trace.model.operations import Operations
 
 # Profilers align both clocks to some microseconds. If effects come before their causes by more than
 # this, times of host and GPU cannot be compared (seen: 0.8 s).

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from traceprof.intervals import Int64, Mask
-    from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.operations import Operations
-
+from traceprof.intervals import Int64, Mask
+from traceprof.trace.model.host import ApiCalls
+from traceprof.trace.model.operations import Operations
 
 # Ids are assigned consecutively, so most of them occur: a lookup table then takes a third of the
 # time of a search.

@@ -7,8 +7,10 @@ instead of those that boards of that name can; and the cores that the job could 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,12 +18,7 @@ from traceprof.hardware import PCIE_X16
 from traceprof.run.guard import optional
 from traceprof.structs import Record
 from traceprof.trace.model.operations import RankKey
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from traceprof.trace.model.trace import Trace
+from traceprof.trace.model.trace import Trace
 
 Known = TypeVar("Known")
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from traceprof.intervals import Float64, Int64, Mask
 from traceprof.run.steady_steps import long_steps, regular_spacing
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from traceprof.intervals import Float64, Int64, Mask
 
 LEVEL = 0.95
 """Of intervals: in so many of a hundred the true change lies inside."""

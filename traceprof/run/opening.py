@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -27,12 +30,6 @@ from traceprof.trace.model.operations import NO_OPERATIONS, RankKey
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.trace import NSIGHT_FORMAT, Trace
 from traceprof.units import counted, duration, percent, ranks_text
-
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-
 
 # Parts whose recording takes time: programs run differently with and without it.
 _COSTLY_PARTS = (

@@ -9,28 +9,24 @@ not cover the program, periods like those of the longest one are searched everyw
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.errors import one_line
+from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.step_ranges import StepRanges, StepsSource, StepWindows
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in, median_of, medians_of_known
+from traceprof.trace.model.host import ApiCalls
+from traceprof.trace.model.operations import RankOperations
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.operations import RankOperations
-
-    Names = npt.NDArray[np.unsignedinteger]
+Names = npt.NDArray[np.unsignedinteger]
 
 MIN_MATCH = 0.95
 """Of the operations are the same one period later; 0.80 finds periods where there are none."""

@@ -6,25 +6,20 @@ Main compute is the program's actual work, without uploads and set-up.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from traceprof import intervals
+from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import is_main_compute
 from traceprof.run.launching_calls import launching_calls
 from traceprof.structs import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.operations import Operations, RankOperations
-    from traceprof.trace.model.trace import Trace
+from traceprof.trace.model.host import ApiCalls
+from traceprof.trace.model.operations import Operations, RankOperations
+from traceprof.trace.model.trace import Trace
 
 # Kernels that only PyTorch has: its own, and those that its compiler generates.
 _TORCH_KERNEL = re.compile(

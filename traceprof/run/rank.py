@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import field, structs
 from msgspec.structs import force_setattr
 
 from traceprof import intervals
+from traceprof.intervals import Int32, Int64, Intervals, Mask
 from traceprof.kernel_names import function_name
 from traceprof.run.cache import Cache, derived
 from traceprof.run.completeness import (
@@ -38,19 +39,14 @@ from traceprof.run.step_ranges import (
 from traceprof.run.summary import RankInfo
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
+from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.kinds import CopyKind, copy_label
 from traceprof.trace.model.operations import Operations, RankKey, RankOperations
 from traceprof.trace.model.special_values import NULL
+from traceprof.trace.model.trace import Trace
 from traceprof.units import counted, duration
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from traceprof.intervals import Int32, Int64, Intervals, Mask
-    from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.trace import Trace
-
-    Spans = tuple[tuple[Int64, Int64], ...]
+Spans = tuple[tuple[Int64, Int64], ...]
 
 _KERNELS, _COPIES, _MEMSETS = range(3)  # in `RankOperations.groups`; CUDA graphs come last
 _NUM_TRIED_FIRST = 256

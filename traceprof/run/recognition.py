@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from traceprof.structs import Record
+from traceprof.trace.model.trace import Session, Trace
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-
-    from traceprof.trace.model.trace import Session, Trace
-
-    Numbers = Sequence[int | None]
+Numbers = Sequence[int | None]
 
 # Reports of one run are captured together, up to the difference of the machines' clocks.
 _APART_NS = 5_000_000_000

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from traceprof.run.machines import read_beside
 from traceprof.structs import Record
 from traceprof.units import counted, duration
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 SUFFIX = ".baseline.json"
 MIN_STEPS = 3

@@ -7,19 +7,16 @@ operations that their ranks did at the same moment.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 from msgspec import Struct
 
 from traceprof.findings import Count, one_of
+from traceprof.intervals import Int64
 from traceprof.structs import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from traceprof.intervals import Int64
-    from traceprof.trace.model.trace import Session
+from traceprof.trace.model.trace import Session
 
 # Nsight's user guide, "Time Synchronization": UTC of machines synchronized by NTP is off by "one to
 # tens of milliseconds".

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from traceprof import intervals
+from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.rank import Rank, Window, WindowKind
 from traceprof.run.windows import training_of
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of, quantiles_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64, Intervals, Mask
-
-    Int8 = npt.NDArray[np.int8]
+Int8 = npt.NDArray[np.int8]
 
 MIN_STEPS = 3
 """Of each kind."""

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from traceprof import intervals, labels
 from traceprof.errors import UsageError
+from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.model.host import ApiCalls
+from traceprof.trace.model.operations import RankOperations
+from traceprof.trace.model.ranges import NamedRanges
 from traceprof.trace.model.special_values import OPEN_END
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from collections.abc import Set as AbstractSet
-
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.operations import RankOperations
-    from traceprof.trace.model.ranges import NamedRanges
-    from traceprof.trace.model.trace import Trace
+from traceprof.trace.model.trace import Trace
 
 
 class StepsSource(str, Enum):

@@ -7,29 +7,26 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from msgspec import field
 
 from traceprof.errors import REPORT_IT, TraceprofError, UsageError, internal_error
 from traceprof.run.guard import optional
+from traceprof.run.recognition import ReportIdentity
+from traceprof.run.recording_cost import TimedSteps
 from traceprof.run.session_clocks import UNNAMED_MACHINES, Clocks
 from traceprof.structs import Record
 from traceprof.trace.model.communication_calls import OPERATIONS, CommunicationCalls
+from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import OPEN_END
+from traceprof.trace.model.trace import Content, Session, Trace
 from traceprof.units import duration, size_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from traceprof.run.recognition import ReportIdentity
-    from traceprof.run.recording_cost import TimedSteps
-    from traceprof.trace.model.parts import HowToCollect, Part
-    from traceprof.trace.model.trace import Content, Session, Trace
 
 
 class OpenCall(Record, frozen=True):

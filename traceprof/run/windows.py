@@ -5,8 +5,9 @@ The training is the time that is judged, without what comes before and after.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,13 +15,9 @@ from msgspec.structs import replace
 from traceprof import intervals
 from traceprof.errors import UsageError
 from traceprof.findings import Count
+from traceprof.intervals import Mask
 from traceprof.run.rank import CpuRank, Rank, Window, WindowKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from traceprof.intervals import Mask
-    from traceprof.trace.model.trace import Trace
+from traceprof.trace.model.trace import Trace
 
 MAX_PROFILER_SHARE = 0.1
 """Share of a step's time: a leading step in which the profiler worked longer is not training."""

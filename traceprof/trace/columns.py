@@ -9,23 +9,19 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from traceprof.intervals import Int64, Mask
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64, Mask
-
-    Narrow = npt.NDArray[Any]
-    Index = Int64 | npt.NDArray[np.bool_] | slice
-    Blocks = Sequence[tuple[int, int]]
+Narrow = npt.NDArray[Any]
+Index = Int64 | npt.NDArray[np.bool_] | slice
+Blocks = Sequence[tuple[int, int]]
 
 _TYPES = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32))
 _WIDEST = _TYPES[-1]

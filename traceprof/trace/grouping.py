@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
 
 import numpy as np
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import numpy.typing as npt
-
-    from traceprof.intervals import Float64, Int64, Mask
+from traceprof.intervals import Float64, Int64, Mask
 
 # Slices to be copied one by one; beyond, sorting the rows takes less time.
 _MAX_RUNS = 64

@@ -5,20 +5,16 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from traceprof.errors import MissingExtraError, TraceFileError, TraceFormatError, UsageError
+from traceprof.progress import Progress
+from traceprof.trace.model.trace import Trace
 from traceprof.trace.nsight import NSYS_REP
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from traceprof.progress import Progress
-    from traceprof.trace.model.trace import Trace
-
-    AnyPath = str | os.PathLike[str]
+AnyPath = str | os.PathLike[str]
 
 _SQLITE = b"SQLite format 3\x00"
 CAPTURE_SUFFIXES = (".nsys-rep", ".qdrep")

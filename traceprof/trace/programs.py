@@ -5,14 +5,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import signal
+import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+from pathlib import Path
 
 MAX_ANSWER_S = 60.0
 """For a program that says its version or its options, also on a busy machine."""

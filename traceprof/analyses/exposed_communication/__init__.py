@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from msgspec import structs
 from msgspec.structs import replace
@@ -15,17 +16,12 @@ from traceprof.analyses.links.link_usage import peaks_by_scope
 from traceprof.analyses.results import CostResult
 from traceprof.communication.exposure import Reason
 from traceprof.communication.messages import num_inside
-from traceprof.run.rank import CpuRank
+from traceprof.ranks.comparison import RankComparison
+from traceprof.run.rank import CpuRank, Rank, Window
 from traceprof.run.steady_steps import covered_per_step, only_step
 from traceprof.trace.grouping import distinct_values
+from traceprof.trace.model.parts import HowToCollect
 from traceprof.units import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from traceprof.ranks.comparison import RankComparison
-    from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.parts import HowToCollect
 
 __all__ = ["FINDINGS", "PAGE", "findings", "refined", "run"]
 

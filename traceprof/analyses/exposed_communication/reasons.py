@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,20 +20,16 @@ from traceprof.communication.messages import (
 )
 from traceprof.communication.readiness import FOLLOWS_NS
 from traceprof.findings import MAX_EVIDENCE, Evidence, bullets
+from traceprof.intervals import Int64
 from traceprof.kernel_names import UNKNOWN_OPERATION
+from traceprof.ranks.waits import RankWaits, Transfer
+from traceprof.run.rank import Rank, Window
 from traceprof.structs import Record
 from traceprof.trace.columns import Column, pack
 from traceprof.trace.grouping import sums
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration, percent, three_digits
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from traceprof.intervals import Int64
-    from traceprof.ranks.waits import RankWaits, Transfer
-    from traceprof.run.rank import Rank, Window
 
 PEER_COPY = "peer copy"
 """The name of a copy from one GPU to another, beside the operations of NCCL."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 import numpy as np
 
@@ -16,18 +17,14 @@ from traceprof.errors import one_line
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.host.host_waits import copies_for_kernels
 from traceprof.host.places import PlaceKind, places, places_of_calls
+from traceprof.intervals import Int32
 from traceprof.run.concurrency import DIRECTIONS, KindBeside, concurrency
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import covered_per_step, only_step
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import MemoryKind, copy_label
 from traceprof.units import duration, percent, size_text, times
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from traceprof.intervals import Int32
-    from traceprof.run.rank import Rank, Window
 
 _SHARDED = (PlaceKind.FSDP, PlaceKind.DEEPSPEED)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,17 +10,14 @@ from traceprof import intervals
 from traceprof.analyses.gradient_buckets import of_operation
 from traceprof.communication.exposure import compute_after
 from traceprof.host.idle_gaps import busiest_stream
-from traceprof.intervals import NO_NUMBERS
+from traceprof.intervals import NO_NUMBERS, Int64, Mask
 from traceprof.labels import OPTIMIZER_STEP
 from traceprof.run.concurrency import DIRECTIONS, copy_directions
+from traceprof.run.rank import Rank, Window
 from traceprof.structs import Rows
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import UNIFIED_COPIES, CopyKind, MemoryKind
 from traceprof.trace.model.special_values import NULL
-
-if TYPE_CHECKING:
-    from traceprof.intervals import Int64, Mask
-    from traceprof.run.rank import Rank, Window
 
 _MEMSET = DIRECTIONS.index("memset")
 _HOST_MEMORY = (MemoryKind.PAGEABLE, MemoryKind.PINNED, MemoryKind.MANAGED)

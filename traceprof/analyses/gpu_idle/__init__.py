@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated
 
 import numpy as np
 
@@ -21,24 +22,25 @@ from traceprof.errors import one_line
 from traceprof.host import stalls
 from traceprof.host.host_code import MAX_BETWEEN_MARKERS_NS
 from traceprof.host.host_waits import may_copy_from_pageable
-from traceprof.host.idle_causes import IdleCause, details, idle_causes, why_unknown
+from traceprof.host.idle_causes import (
+    IdleCause,
+    IdleCauses,
+    IdleDetail,
+    UnknownCause,
+    details,
+    idle_causes,
+    why_unknown,
+)
 from traceprof.host.idle_gaps import MAX_TURNAROUND_NS, MIN_MEASURED
 from traceprof.host.places import over_half, places
 from traceprof.host.thread_evidence import call_counts
 from traceprof.kernel_names import readable
-from traceprof.run.rank import Window
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import covered_in_mean, covered_per_step, only_step, steady_steps
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.trace import KINETO_FORMAT
 from traceprof.units import counted, duration, percent, times
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from traceprof.host.idle_causes import IdleCauses, IdleDetail, UnknownCause
-    from traceprof.run.rank import Rank
-
 
 BY_CAUSE: Mapping[IdleCause, str] = {
     IdleCause.SYNC: "no-sync",

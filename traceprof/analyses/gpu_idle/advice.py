@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from traceprof.analyses import remedies
 from traceprof.analyses.results import look_at
@@ -13,14 +13,10 @@ from traceprof.host.idle_causes import IdleCause
 from traceprof.host.idle_gaps import MAX_TURNAROUND_NS
 from traceprof.host.places import PlaceKind, kind_of
 from traceprof.host.thread_evidence import CallCounts
+from traceprof.run.program import Program
+from traceprof.run.steady_steps import OnlyStep
 from traceprof.structs import Record
 from traceprof.trace.model.parts import HowToCollect, Part
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from traceprof.run.program import Program
-    from traceprof.run.steady_steps import OnlyStep
 
 Advice = dict[IdleCause, tuple[str, ...]]
 

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Mapping
 from math import floor, fsum, sqrt
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
 from traceprof import intervals
 from traceprof.analyses.results import RankResult
 from traceprof.analyses.steps import block_of, num_blocks
 from traceprof.findings import Count, Evidence
+from traceprof.intervals import Float64, Int32, Int64, Mask
 from traceprof.kernel_names import short_title
 from traceprof.kernel_names.categories import KernelKind, kernel_kind
-from traceprof.run.steady_steps import steady_steps
+from traceprof.run.rank import Rank, Window
+from traceprof.run.steady_steps import SteadySteps, steady_steps
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, numbered, ordered, sorted_in_groups
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    import numpy.typing as npt
-
-    from traceprof.intervals import Float64, Int32, Int64, Mask
-    from traceprof.run.rank import Rank, Window
-    from traceprof.run.steady_steps import SteadySteps
 
 
 class InSteadyStep(Record, frozen=True):

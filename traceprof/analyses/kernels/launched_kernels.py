@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from traceprof.analyses.kernels.kernel_table import in_steady_steps
+from traceprof.analyses.kernels.kernel_table import InSteadyStep, in_steady_steps
 from traceprof.analyses.results import RankResult
-from traceprof.host.launching_code import launching_code
+from traceprof.host.launching_code import LaunchingCode, launching_code
 from traceprof.host.places import kinds_of_places
-from traceprof.intervals import holder
+from traceprof.intervals import Int32, Int64, Mask, holder
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
-from traceprof.run.steady_steps import steady_steps
+from traceprof.run.rank import Rank, Window
+from traceprof.run.steady_steps import SteadySteps, steady_steps
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, numbered
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from traceprof.analyses.kernels.kernel_table import InSteadyStep
-    from traceprof.host.launching_code import LaunchingCode
-    from traceprof.intervals import Int32, Int64, Mask
-    from traceprof.run.rank import Rank, Window
-    from traceprof.run.steady_steps import SteadySteps
 
 SEPARATOR = "."
 """Between a module and the one around it, in a path."""

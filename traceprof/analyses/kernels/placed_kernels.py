@@ -9,26 +9,20 @@ many it has, and of a long run only some steps.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from traceprof import intervals, labels
+from traceprof.intervals import Int32, Int64, Mask
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
-from traceprof.run.session_clocks import ONE_MACHINE_NS
+from traceprof.run.rank import Rank, Window
+from traceprof.run.session_clocks import ONE_MACHINE_NS, Clocks
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
-from traceprof.trace.columns import pack
+from traceprof.trace.columns import Column, pack
 from traceprof.trace.grouping import distinct_values, is_in, median_of, numbered
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from traceprof.intervals import Int32, Int64, Mask
-    from traceprof.run.rank import Rank, Window
-    from traceprof.run.session_clocks import Clocks
-    from traceprof.trace.columns import Column
 
 
 def places_in_steps(rank: Rank) -> Callable[[Int64], Int32] | None:

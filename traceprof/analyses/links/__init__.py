@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from traceprof.analyses.links import link_counters, link_findings, link_usage
 from traceprof.analyses.results import RankResult
 from traceprof.findings import Finding, NotApplicable
+from traceprof.run.rank import Rank, Window
 
 if TYPE_CHECKING:
     from traceprof.analyses.links.link_counters import LinkCountersResult
     from traceprof.analyses.links.link_usage import LinkUsageResult
-    from traceprof.run.rank import Rank, Window
 
 
 FINDINGS = link_findings.FINDINGS

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from traceprof import hardware, intervals
@@ -12,16 +10,13 @@ from traceprof.analyses.links.link_findings import LinkMetrics, Load
 from traceprof.analyses.links.link_usage import LinkUse, exposed_copies
 from traceprof.analyses.results import CostResult
 from traceprof.findings import Finding, NotApplicable, severity_of_cost
+from traceprof.hardware import Peaks
+from traceprof.intervals import Float64, Int64, Intervals, Mask
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.structs import Record
-from traceprof.trace.model.operations import PERCENT
+from traceprof.trace.model.operations import PERCENT, LinkSamples
 from traceprof.trace.model.parts import HowToCollect, Part
-
-if TYPE_CHECKING:
-    from traceprof.hardware import Peaks
-    from traceprof.intervals import Float64, Int64, Intervals, Mask
-    from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.operations import LinkSamples
 
 AT_PEAK = 0.90
 """Of the peak: a sample from here on had no room left."""

@@ -6,20 +6,17 @@ thresholds and advice are the same for both.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from traceprof import findings as f
 from traceprof.analyses.remedies import FEWER_REDUCTIONS, HALF_THE_BYTES, MERGE, PREFETCH
 from traceprof.analyses.results import advised
+from traceprof.intervals import Intervals
+from traceprof.run.rank import Rank
+from traceprof.run.steady_steps import OnlyStep
 from traceprof.structs import Record
 from traceprof.units import duration, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from traceprof.intervals import Intervals
-    from traceprof.run.rank import Rank
-    from traceprof.run.steady_steps import OnlyStep
 
 
 class LinkMetrics(f.Metrics, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from msgspec import Struct
@@ -12,16 +12,13 @@ from traceprof import hardware, intervals
 from traceprof.analyses.links import link_findings
 from traceprof.analyses.links.link_findings import LinkMetrics, Load
 from traceprof.analyses.results import CostResult
+from traceprof.hardware import Peaks
+from traceprof.intervals import Int64, Intervals, Mask
+from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import DEVICE_MEMORY, CopyKind, MemoryKind
-from traceprof.trace.model.operations import RankKey
-
-if TYPE_CHECKING:
-    from traceprof.hardware import Peaks
-    from traceprof.intervals import Int64, Intervals, Mask
-    from traceprof.run.rank import Rank, Window
-    from traceprof.trace.model.operations import Copies
+from traceprof.trace.model.operations import Copies, RankKey
 
 _KINDS_BY_DIRECTION = {
     direction: np.array([kind for kind in CopyKind if kind.direction == direction], np.int64)

@@ -6,18 +6,15 @@ considerable share of what is judged.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Collection, Sequence
+from typing import Annotated
 
 from msgspec import Struct
 
 from traceprof import findings as f
+from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analyses.registry import FINDINGS
 from traceprof.run.guard import optional
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from traceprof.analyses.breakdown import BreakdownResult
 
 MIN_ATTRIBUTED = 0.03
 """The share of what is judged from which on a part is attributed."""

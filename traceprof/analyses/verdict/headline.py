@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import field
 from msgspec.structs import replace
 
+from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analyses.registry import FINDINGS
-from traceprof.analyses.steps import slowest_rank, step_lengths, step_ns
+from traceprof.analyses.steps import StepLengths, slowest_rank, step_lengths, step_ns
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.analyses.verdict.yields import expected_ns
 from traceprof.findings import Finding, Severity, by_id, worst_of
 from traceprof.structs import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.steps import StepLengths
 
 MIN_SHARE = 0.01
 """The share of a step from which on a gain is above the noise between two runs."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
 from traceprof.analyses import breakdown
+from traceprof.analyses.breakdown import BreakdownResult
+from traceprof.analyses.measurements import MeasuredRun, Registration
 from traceprof.analyses.registry import ANALYSES, FINDING_IDS
 from traceprof.analyses.straggler import rotation
 from traceprof.analyses.verdict.attribution import attributions
@@ -17,17 +19,10 @@ from traceprof.analyses.verdict.run_result import Verdict
 from traceprof.analyses.verdict.savings import bounded
 from traceprof.findings import Finding, NotApplicable, Severity, by_id
 from traceprof.run.guard import collected_failures, optional
-from traceprof.run.opening import notes_of
+from traceprof.run.opening import RunSummary, notes_of
 from traceprof.run.periods import about_part
 from traceprof.trace.model.parts import Part
 from traceprof.units import ranks_text
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.measurements import MeasuredRun, Registration
-    from traceprof.run.opening import RunSummary
 
 
 def judge(

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
 from traceprof.analyses import collectives
-from traceprof.analyses.measurements import MEASUREMENTS, MeasuredReport, MeasuredRun
+from traceprof.analyses.collectives import ProcessGroupsResult
+from traceprof.analyses.measurements import MEASUREMENTS, MeasuredReport, MeasuredRun, Wanted
 from traceprof.analyses.registry import ANALYSES
-from traceprof.analyses.results import Results
+from traceprof.analyses.results import RankResult, Results
 from traceprof.errors import UsageError
-from traceprof.ranks.comparison import compare_ranks
+from traceprof.ranks.arrivals import Arrivals
+from traceprof.ranks.comparison import RankComparison, compare_ranks
 from traceprof.run.guard import collected_failures, optional
 from traceprof.run.opening import summarize_run
 from traceprof.run.recognition import SOURCES_OF_RANKS
-from traceprof.run.summary import FailedReport, all_failed
-from traceprof.run.windows import check_is_captured, no_such_steps
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from traceprof.analyses.collectives import ProcessGroupsResult
-    from traceprof.analyses.measurements import Wanted
-    from traceprof.analyses.results import RankResult
-    from traceprof.ranks.arrivals import Arrivals
-    from traceprof.ranks.comparison import RankComparison
-    from traceprof.run.summary import ReportSummary, RunSummary
-    from traceprof.run.windows import Range
+from traceprof.run.summary import FailedReport, ReportSummary, RunSummary, all_failed
+from traceprof.run.windows import Range, check_is_captured, no_such_steps
 
 _RECORDED_SOURCES = (*SOURCES_OF_RANKS, "environment")  # which a copy has, too
 

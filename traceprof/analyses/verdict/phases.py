@@ -8,20 +8,16 @@ that a finding which lies mostly there says what it costs there.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analyses.steps import phases
+from traceprof.analyses.verdict.headline import Headline
+from traceprof.analyses.verdict.run_result import Verdict
 from traceprof.analyses.verdict.yields import expected_ns
 from traceprof.findings import Finding, InPhase, costliest_like
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.verdict.headline import Headline
-    from traceprof.analyses.verdict.run_result import Verdict
 
 _MIN_SHARE = 0.5  # of a finding's cost
 _NAMES = ("first phase", "second phase", "third phase", "fourth phase")

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import field
 from msgspec.structs import replace
 
 from traceprof.analyses import breakdown, collectives, exposed_copy, links
+from traceprof.analyses.breakdown import BreakdownResult
+from traceprof.analyses.collectives import CollectivesResult, ProcessGroupsResult
+from traceprof.analyses.links.link_counters import LinkCountersResult
+from traceprof.analyses.links.link_usage import LinkUsageResult
+from traceprof.analyses.measurements import MeasuredRun
 from traceprof.analyses.registry import FINDING_IDS
+from traceprof.analyses.results import Judge, Result
 from traceprof.analyses.steps import PARTS, in_whole_ns, mean_step
-from traceprof.findings import costliest_like
+from traceprof.analyses.verdict.attribution import Attribution
+from traceprof.analyses.verdict.headline import Headline
+from traceprof.findings import Finding, NotApplicable, costliest_like
+from traceprof.ranks.comparison import RankComparison
+from traceprof.run.completeness import Losses
+from traceprof.run.concurrency import KindBeside
+from traceprof.run.opening import RunSummary
+from traceprof.run.summary import FailedReport
 from traceprof.structs import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.collectives import CollectivesResult, ProcessGroupsResult
-    from traceprof.analyses.links.link_counters import LinkCountersResult
-    from traceprof.analyses.links.link_usage import LinkUsageResult
-    from traceprof.analyses.measurements import MeasuredRun
-    from traceprof.analyses.results import Judge, Result
-    from traceprof.analyses.verdict.attribution import Attribution
-    from traceprof.analyses.verdict.headline import Headline
-    from traceprof.findings import Finding, NotApplicable
-    from traceprof.ranks.comparison import RankComparison
-    from traceprof.run.completeness import Losses
-    from traceprof.run.concurrency import KindBeside
-    from traceprof.run.opening import RunSummary
-    from traceprof.run.summary import FailedReport
 
 
 class Verdict(Record, frozen=True):

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from math import ceil
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from traceprof.analyses import breakdown, overlap_slowdown
+from traceprof.analyses.breakdown import BreakdownResult
+from traceprof.analyses.measurements import MeasuredRun
+from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.steps import counted_steps, mean_ns, step_ns
 from traceprof.analyses.verdict.attribution import MEASURES
-from traceprof.findings import Count, Saving
+from traceprof.findings import Count, Finding, Saving
 from traceprof.run.guard import optional
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.measurements import MeasuredRun
-    from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
-    from traceprof.findings import Finding
 
 RESOLUTION = 0.01
 """The smallest error of what a step is said to gain, as a share of it.

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Struct
 
+from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analyses.compute_parts import GRAPH
 from traceprof.analyses.host_stall import FEW_CORES
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.remedies import COLLECT, EVALUATE_ELSEWHERE, SAVE_BESIDE
 from traceprof.analyses.steps import (
     SPOKEN,
+    SlowStep,
     cause_text,
     counted_steps,
     judged_steps,
@@ -28,26 +31,19 @@ from traceprof.analyses.steps import (
 )
 from traceprof.analyses.unfused_kernels import ATTENTION, LAYOUT, OPTIMIZER
 from traceprof.analyses.verdict.attribution import MEASURES
-from traceprof.analyses.verdict.headline import MIN_SHARE
+from traceprof.analyses.verdict.headline import MIN_SHARE, Headline
 from traceprof.analyses.verdict.phases import name_of_phase
+from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.yields import MIN_CHANGES, cause_of, expected_ns, usual_yield
 from traceprof.errors import one_line
 from traceprof.findings import Finding, Severity, Text, share
 from traceprof.kernel_names import function_name, readable
 from traceprof.kernel_names.categories import Category
+from traceprof.run.completeness import Losses
 from traceprof.run.steady_steps import StepUse
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.trace import KINETO_FORMAT, UNREAD
 from traceprof.units import between, counted, duration, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.steps import SlowStep
-    from traceprof.analyses.verdict.headline import Headline
-    from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.run.completeness import Losses
 
 MAX_WORDS = 60
 _MIN_ACTION, _MAX_ACTION = 12, 22  # words

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Struct
 from msgspec import json as msgspec_json
 
-from traceprof.findings import Count, Number, Text
-
-if TYPE_CHECKING:
-    from traceprof.findings import Finding
+from traceprof.findings import Count, Finding, Number, Text
 
 MIN_CHANGES = 5
 """Changes from which on the report speaks of a usual yield."""

@@ -7,11 +7,12 @@ own clock, rates 1e9 bytes per second, fractions 0 to 1.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from functools import cache
 from inspect import get_annotations
 from operator import attrgetter
 from types import EllipsisType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_args
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 
 from msgspec import UNSET, Struct, UnsetType, defstruct, field
 from msgspec.structs import fields
@@ -41,9 +42,6 @@ from traceprof.run.periods import Period
 from traceprof.run.session_clocks import MachineClock
 from traceprof.run.step_ranges import StepsSource
 from traceprof.trace.model.trace import FORMATS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 Record = TypeVar("Record", bound=Struct)
 

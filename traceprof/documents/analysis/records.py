@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import starmap
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,9 +14,11 @@ from msgspec.structs import asdict, replace
 
 from traceprof.analyses import rank_work
 from traceprof.analyses.compute_parts import StepFlops, peak_of_kind
+from traceprof.analyses.kernels.kernel_table import InSteadyStep, KernelUse
 from traceprof.analyses.kernels.launched_kernels import Launcher
 from traceprof.analyses.steps import WHY_LEFT_OUT, StepTotals, judged_steps, phases
 from traceprof.analyses.verdict.attribution import Attribution
+from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.documents.analysis import model
@@ -28,12 +31,8 @@ from traceprof.run.step_ranges import StepsSource
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     from msgspec import Struct
 
-    from traceprof.analyses.kernels.kernel_table import InSteadyStep, KernelUse
-    from traceprof.analyses.verdict.run_result import RunResult
 
 _module_row = maker(model.Module, "rank", "per_steady_step_ns", "steady_error_ns")
 _step_row = maker(model.Step, "rank", "step", "start_ns", "end_ns", "left_out", "phase")

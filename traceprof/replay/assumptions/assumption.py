@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -12,30 +13,23 @@ from traceprof import intervals
 from traceprof.analyses import breakdown
 from traceprof.communication.messages import EXCHANGE, EXCHANGES
 from traceprof.errors import UsageError, closest
+from traceprof.execution.open_reports import OpenAnalysis
 from traceprof.replay.assumptions.one_process import (
     without_data_loading,
     without_launch_time,
     without_silences,
 )
-from traceprof.replay.assumptions.table import ASSUMPTIONS, name_of
-from traceprof.replay.graph.run_graph import synchronizing_groups
-from traceprof.replay.graph.weights import AS_RECORDED, Reading, Variant
+from traceprof.replay.assumptions.run_change import RunChange
+from traceprof.replay.assumptions.table import ASSUMPTIONS, Entry, name_of
+from traceprof.replay.graph.process_graph import Process
+from traceprof.replay.graph.run_graph import RunGraph, synchronizing_groups
+from traceprof.replay.graph.weights import AS_RECORDED, Durations, Reading, Variant
 from traceprof.replay.results import Refusal
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.trace import KINETO_FORMAT
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from traceprof.execution.open_reports import OpenAnalysis
-    from traceprof.replay.assumptions.run_change import RunChange
-    from traceprof.replay.assumptions.table import Entry
-    from traceprof.replay.graph.process_graph import Process
-    from traceprof.replay.graph.run_graph import RunGraph
-    from traceprof.replay.graph.weights import Durations
-
-    Change = Callable[[Process, Durations], Durations]
+Change = Callable[[Process, Durations], Durations]
 
 PROFILERS_SHARE = 0.3
 """The largest share of the time for launching that torch.profiler is assumed to have added.

@@ -6,7 +6,9 @@ it returns what the actions take under the assumption. `table` declares the assu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import re
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 import numpy as np
 from msgspec.structs import replace
@@ -15,8 +17,10 @@ from traceprof import intervals
 from traceprof.analyses import gpu_idle, nccl_serialization, overlap_slowdown, rank_work
 from traceprof.analyses.full_precision_matmul import half_precision_shares
 from traceprof.analyses.overlap_slowdown import slowed_kernels
+from traceprof.execution.open_reports import OpenAnalysis
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.stalls import host_stalls
+from traceprof.intervals import Float64, Int64, Mask
 from traceprof.kernel_names import function_name
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
 from traceprof.replay.graph.host_waits import (
@@ -26,24 +30,17 @@ from traceprof.replay.graph.host_waits import (
     loading_threads,
     round_trips,
 )
+from traceprof.replay.graph.process_graph import Process
 from traceprof.replay.graph.stream_waits import behind_communication
+from traceprof.replay.graph.weights import Durations
 from traceprof.replay.results import Refusal
+from traceprof.run.opening import Rank
 from traceprof.trace.grouping import distinct_values, is_in, median_of, without
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.parts import Part
 
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Callable, Mapping
-
-    from traceprof.execution.open_reports import OpenAnalysis
-    from traceprof.intervals import Float64, Int64, Mask
-    from traceprof.replay.graph.process_graph import Process
-    from traceprof.replay.graph.weights import Durations
-    from traceprof.run.opening import Rank
-
-    Reading = Literal["rate", "least", "most"]
-    """Which attribute of `SlowedKernels` is taken for the rate."""
+Reading = Literal["rate", "least", "most"]
+"""Which attribute of `SlowedKernels` is taken for the rate."""
 
 _MAX_UNKNOWN = 0.05  # of the window: idle time without a known cause that may be data loading
 _MAY_DEPEND = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from traceprof.analyses import straggler
 from traceprof.analyses.gradient_buckets import MIN_OF_LONGEST
 from traceprof.communication.messages import BETWEEN_TWO, DISTINCT_SIZES, MAX_LATENCY_NS, messages
-from traceprof.intervals import NO_NUMBERS
+from traceprof.execution.open_reports import OpenAnalysis
+from traceprof.intervals import NO_NUMBERS, Float64, Int32, Int64, Mask
 from traceprof.replay.graph.longest_path import (
     ROOT,
     UNCONSTRAINED,
@@ -22,18 +23,11 @@ from traceprof.replay.graph.longest_path import (
     schedule,
     solve,
 )
-from traceprof.replay.graph.run_graph import replayed_steps, synchronizing_groups
+from traceprof.replay.graph.run_graph import RunGraph, replayed_steps, synchronizing_groups
 from traceprof.replay.results import Refusal
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in, median_of
 from traceprof.trace.model.parts import Part
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from traceprof.execution.open_reports import OpenAnalysis
-    from traceprof.intervals import Float64, Int32, Int64, Mask
-    from traceprof.replay.graph.run_graph import RunGraph
 
 _NO_WEIGHTS = np.empty(0)
 

@@ -7,21 +7,18 @@ made from it.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from traceprof.errors import UsageError
+from traceprof.execution.open_reports import OpenAnalysis
 from traceprof.replay.assumptions import one_process, run_change
+from traceprof.replay.assumptions.run_change import RunChange
+from traceprof.replay.graph.weights import Durations
 from traceprof.replay.pass_model import no_equal_stages
+from traceprof.replay.results import Refusal
 from traceprof.structs import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from traceprof.execution.open_reports import OpenAnalysis
-    from traceprof.replay.assumptions.run_change import RunChange
-    from traceprof.replay.graph.weights import Durations
-    from traceprof.replay.results import Refusal
 
 MIN_CAP_MIB, MAX_CAP_MIB = 1, 100_000
 

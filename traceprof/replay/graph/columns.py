@@ -5,24 +5,19 @@ All times are on the run's clock, in ns.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from traceprof.host.host_waits import MIN_BLOCKING_NS
-from traceprof.host.thread_evidence import host_evidence
+from traceprof.host.thread_evidence import HostEvidence, ThreadEvidence, host_evidence
+from traceprof.intervals import Int64, Mask
 from traceprof.run.launching_calls import calls_with
+from traceprof.run.opening import Rank
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.model.host import ApiCalls, EventRecords, Synchronizations
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from traceprof.host.thread_evidence import HostEvidence, ThreadEvidence
-    from traceprof.intervals import Int64, Mask
-    from traceprof.run.opening import Rank
-    from traceprof.trace.model.host import ApiCalls, EventRecords, Synchronizations
 
 COMPUTE, COMMUNICATION, COPY = range(3)
 """Kinds of operations, as in a breakdown; memory sets are copies."""

@@ -10,21 +10,16 @@ explain, waited for it. The number expected by chance is subtracted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
 from traceprof import intervals
-from traceprof.replay.graph.columns import COMMUNICATION
+from traceprof.intervals import Int64, Mask
+from traceprof.replay.graph.columns import COMMUNICATION, GpuWork, HostCalls, Recorded
+from traceprof.replay.graph.stream_waits import OperationWaits
 from traceprof.structs import Rows
 from traceprof.trace.grouping import distinct_values, is_in, median_of, numbered_rows, quantiles_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from traceprof.intervals import Int64, Mask
-    from traceprof.replay.graph.columns import GpuWork, HostCalls, Recorded
-    from traceprof.replay.graph.stream_waits import OperationWaits
 
 MIN_GAP_NS = 20_000
 """Shorter silences are launch overhead."""

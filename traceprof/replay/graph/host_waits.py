@@ -7,17 +7,17 @@ for the driver's lock, for hand-overs, and for loaders that are not seen.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from traceprof import intervals
 from traceprof.host.host_code import OVER_BY_ITSELF
 from traceprof.host.host_waits import OWN_WAIT_NS
 from traceprof.host.idle_causes import MAX_STRETCH_NS
-from traceprof.intervals import NO_NUMBERS
-from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
-from traceprof.replay.graph.stream_waits import TOLERANCE_NS, last_record
+from traceprof.host.launch_stalls import Stalls
+from traceprof.host.thread_evidence import HostEvidence, ThreadEvidence
+from traceprof.intervals import NO_NUMBERS, Float64, Int64, Intervals, Mask
+from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, HostCalls, Recorded
+from traceprof.replay.graph.stream_waits import TOLERANCE_NS, EventWaits, last_record
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, numbered_rows, without
 from traceprof.trace.model.kinds import (
@@ -27,14 +27,7 @@ from traceprof.trace.model.kinds import (
     waits_for_gpu,
 )
 from traceprof.trace.model.special_values import NULL
-
-if TYPE_CHECKING:
-    from traceprof.host.launch_stalls import Stalls
-    from traceprof.host.thread_evidence import HostEvidence, ThreadEvidence
-    from traceprof.intervals import Float64, Int64, Intervals, Mask
-    from traceprof.replay.graph.columns import HostCalls, Recorded
-    from traceprof.replay.graph.stream_waits import EventWaits
-    from traceprof.trace.model.trace import Trace
+from traceprof.trace.model.trace import Trace
 
 MIN_SLEEP_NS = 1_000_000
 """A thread that sleeps so long after a copy came is taken to write or send it, not to be held up

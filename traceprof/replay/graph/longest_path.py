@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
+from traceprof.intervals import Float64, Int32, Int64
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import numpy.typing as npt
-
-    from traceprof.intervals import Float64, Int32, Int64
 
 UNCONSTRAINED = -np.inf
 """The weight of an edge that delays nothing."""

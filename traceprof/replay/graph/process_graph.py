@@ -12,19 +12,30 @@ half of the steps it misses where steps differ for unknown reasons.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec.structs import asdict
 
 from traceprof import intervals
-from traceprof.replay.graph.columns import Recorded, recorded
-from traceprof.replay.graph.hidden_waits import hidden_host_waits
-from traceprof.replay.graph.host_waits import hand_overs, host_waits, loading_threads, lock_waits
+from traceprof.host.launch_stalls import Stalls
+from traceprof.intervals import Int64, Mask
+from traceprof.replay.graph.columns import GpuWork, HostCalls, Recorded, recorded
+from traceprof.replay.graph.hidden_waits import HiddenWaits, hidden_host_waits
+from traceprof.replay.graph.host_waits import (
+    HandOvers,
+    HostWaits,
+    LockWaits,
+    hand_overs,
+    host_waits,
+    loading_threads,
+    lock_waits,
+)
 from traceprof.replay.graph.longest_path import ROOT, EdgeKind, Edges
 from traceprof.replay.graph.stream_waits import (
     MAX_LOST_RECORDS,
     NO_STREAM_WAITS,
+    OperationWaits,
     behind_communication,
     event_waits,
     inferred_waits,
@@ -32,19 +43,9 @@ from traceprof.replay.graph.stream_waits import (
     queued_communication,
     stream_waits,
 )
+from traceprof.run.opening import Rank
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, median_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from traceprof.host.launch_stalls import Stalls
-    from traceprof.intervals import Int64, Mask
-    from traceprof.replay.graph.columns import GpuWork, HostCalls
-    from traceprof.replay.graph.hidden_waits import HiddenWaits
-    from traceprof.replay.graph.host_waits import HandOvers, HostWaits, LockWaits
-    from traceprof.replay.graph.stream_waits import OperationWaits
-    from traceprof.run.opening import Rank
 
 # An operation that nothing holds begins within this time of what it waited for last; later, it
 # waited for something that is not recorded.

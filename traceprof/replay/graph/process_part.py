@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.host.host_code import LOADER_STAGE
+from traceprof.host.launch_stalls import Stalls
+from traceprof.intervals import Int64, Intervals
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
 from traceprof.replay.graph.hidden_waits import covered_ns, hidden_stream_ns, seen_ns
 from traceprof.replay.graph.host_waits import (
@@ -19,28 +21,34 @@ from traceprof.replay.graph.host_waits import (
 )
 from traceprof.replay.graph.longest_path import (
     ROOT,
+    Difference,
     EdgeKind,
+    Edges,
     GraphEdges,
     WeightSets,
     difference,
     or_known,
 )
-from traceprof.replay.graph.process_graph import edges_of, in_segments, observe
-from traceprof.replay.graph.steps import begun_together, rank_steps_of, step_operations
-from traceprof.replay.graph.weights import Weigher, as_measured, remaining_work
+from traceprof.replay.graph.process_graph import Process, edges_of, in_segments, observe
+from traceprof.replay.graph.steps import (
+    RankSteps,
+    Sample,
+    begun_together,
+    rank_steps_of,
+    step_operations,
+)
+from traceprof.replay.graph.weights import (
+    Durations,
+    Reading,
+    RemainingWork,
+    Variant,
+    Weigher,
+    as_measured,
+    remaining_work,
+)
+from traceprof.run.opening import Rank
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, median_of, without
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from traceprof.host.launch_stalls import Stalls
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.replay.graph.longest_path import Difference, Edges
-    from traceprof.replay.graph.process_graph import Process
-    from traceprof.replay.graph.steps import RankSteps, Sample
-    from traceprof.replay.graph.weights import Durations, Reading, RemainingWork, Variant
-    from traceprof.run.opening import Rank
 
 LOADING = (
     "threads or processes that launch nothing run alongside: if they load the data, a step takes"

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
 from traceprof.analyses import breakdown, launch_queue
+from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.communication.messages import BETWEEN_TWO
+from traceprof.execution.open_reports import OpenAnalysis
 from traceprof.host.launch_stalls import find_stalls
-from traceprof.progress import UNHEARD
+from traceprof.intervals import Float64, Int64, Mask
+from traceprof.progress import UNHEARD, Progress
+from traceprof.ranks.waits import GroupWaits
 from traceprof.replay.graph.longest_path import (
     SAME,
+    Difference,
+    EdgeLevels,
     GraphEdges,
     WeightSets,
     difference,
@@ -20,25 +27,21 @@ from traceprof.replay.graph.longest_path import (
     schedule,
     solve,
 )
-from traceprof.replay.graph.process_part import FIRST_NODE, Matched, process_part
+from traceprof.replay.graph.process_part import (
+    FIRST_NODE,
+    Kept,
+    Matched,
+    ProcessFacts,
+    ProcessPart,
+    process_part,
+)
+from traceprof.replay.graph.steps import RankSteps, Sample
+from traceprof.replay.graph.weights import RemainingWork, Variant
+from traceprof.run.opening import Rank
 from traceprof.run.steady_steps import StepUse, kinds_of_steps
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, median_of
 from traceprof.trace.model.special_values import UNKNOWN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.execution.open_reports import OpenAnalysis
-    from traceprof.intervals import Float64, Int64, Mask
-    from traceprof.progress import Progress
-    from traceprof.ranks.waits import GroupWaits
-    from traceprof.replay.graph.longest_path import Difference, EdgeLevels
-    from traceprof.replay.graph.process_part import Kept, ProcessFacts, ProcessPart
-    from traceprof.replay.graph.steps import RankSteps, Sample
-    from traceprof.replay.graph.weights import RemainingWork, Variant
-    from traceprof.run.opening import Rank
 
 # If clocks may be off by more than this share of a step, only operations count for which a rank
 # waited longer than that: to leave out shorter waits is the smaller error.

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
 
-from traceprof.analyses.breakdown import step_times
+from traceprof.analyses.breakdown import BreakdownResult, step_times
 from traceprof.analyses.steps import judged_steps, phases
-from traceprof.replay.graph.columns import COMPUTE
+from traceprof.intervals import Int64
+from traceprof.replay.graph.columns import COMPUTE, Recorded
 from traceprof.replay.graph.longest_path import CannotReplayError
+from traceprof.replay.graph.process_graph import Process
+from traceprof.run.opening import Rank, Run
 from traceprof.run.rank import WindowKind
 from traceprof.run.step_ranges import StepWindows
 from traceprof.run.windows import training_of
 from traceprof.structs import Record
 from traceprof.trace.grouping import common_values
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.intervals import Int64
-    from traceprof.replay.graph.columns import Recorded
-    from traceprof.replay.graph.process_graph import Process
-    from traceprof.run.opening import Rank, Run
 
 MIN_STEPS = 10
 """So many steps are compared if there are as many, however many operations they have."""

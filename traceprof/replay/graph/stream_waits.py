@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from traceprof.communication.messages import messages
 from traceprof.communication.readiness import Independence, independence_of
-from traceprof.intervals import NO_NUMBERS
-from traceprof.replay.graph.columns import COMMUNICATION
+from traceprof.intervals import NO_NUMBERS, Int64, Mask
+from traceprof.replay.graph.columns import COMMUNICATION, GpuWork, Recorded
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.model.host import EventRecords, Synchronizations
 from traceprof.trace.model.kinds import ApiCallKind, SynchronizationKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
-
-if TYPE_CHECKING:
-    from traceprof.intervals import Int64, Mask
-    from traceprof.replay.graph.columns import GpuWork, Recorded
-    from traceprof.trace.model.host import EventRecords, Synchronizations
 
 MAX_LOST_RECORDS = 0.01
 """If more records of events are lost, all waits are inferred: each may be for a lost one."""

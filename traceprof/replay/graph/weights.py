@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 from msgspec.structs import replace
 
 from traceprof.host.host_waits import OWN_WAIT_NS
+from traceprof.intervals import Float64, Int64, Mask
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
-from traceprof.replay.graph.longest_path import UNCONSTRAINED, EdgeKind
-from traceprof.replay.graph.process_graph import MAX_LATENCY_NS
+from traceprof.replay.graph.longest_path import UNCONSTRAINED, EdgeKind, Edges
+from traceprof.replay.graph.process_graph import MAX_LATENCY_NS, Latencies, Process
 from traceprof.structs import Record
 from traceprof.trace.grouping import numbered_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from traceprof.intervals import Float64, Int64, Mask
-    from traceprof.replay.graph.longest_path import Edges
-    from traceprof.replay.graph.process_graph import Latencies, Process
 
 
 def halves(start_ns: Int64, limits_ns: Int64, is_steady: Mask) -> Int64:

@@ -6,32 +6,28 @@ that cross each other get tracks of their own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from traceprof.communication.messages import messages
 from traceprof.host.places import places, places_of_calls
-from traceprof.reports.tracks import EventKind
-from traceprof.run.rank import CpuRank
-from traceprof.structs import Record, Rows
+from traceprof.intervals import Int32, Int64, Mask
+from traceprof.ranks.comparison import RankComparison
+from traceprof.reports.tracks import EventKind, Track
+from traceprof.run.rank import CpuRank, Rank
+from traceprof.structs import Index, Record, Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import numpy.typing as npt
     from typing_extensions import Self
 
-    from traceprof.intervals import Int32, Int64, Mask
-    from traceprof.ranks.comparison import RankComparison
-    from traceprof.reports.tracks import Track
-    from traceprof.run.rank import Rank
-    from traceprof.structs import Index
 
-    Value = int | float | str | bool
-    Special = dict[int, tuple[tuple[int, ...], Mapping[str, Value]]]
-    Span = tuple[int, int, str, str, Mapping[str, Value]]
+Value = int | float | str | bool
+Special = dict[int, tuple[tuple[int, ...], Mapping[str, Value]]]
+Span = tuple[int, int, str, str, Mapping[str, Value]]
 
 
 class MatchedFlows(Record, frozen=True):

@@ -7,25 +7,24 @@ many bytes as the largest one needs. Tags come from Perfetto's classes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
 from traceprof.errors import one_line
+from traceprof.intervals import Int64, Mask
+from traceprof.reports.perfetto.events import TrackEvents
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy.typing as npt
     from google.protobuf.message import Message
 
-    from traceprof.intervals import Int64, Mask
-    from traceprof.reports.perfetto.events import TrackEvents
 
-    Bytes = npt.NDArray[np.uint8]
+Bytes = npt.NDArray[np.uint8]
 
 
 def lanes(start_ns: Int64, end_ns: Int64) -> Int64:

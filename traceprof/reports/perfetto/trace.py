@@ -7,44 +7,46 @@ tracks of their own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, zip_longest
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
 from traceprof.analyses import pipeline_bubble
+from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analyses.launch_queue import depth_over_time
 from traceprof.analyses.links.link_counters import link_samples
 from traceprof.analyses.steps import counted_steps, slowest_rank
+from traceprof.analyses.verdict.run_result import RunResult
+from traceprof.analysis import Analysis
 from traceprof.errors import REPORT_IT, one_line
-from traceprof.findings import by_id
+from traceprof.findings import Finding, by_id
+from traceprof.intervals import Int64
+from traceprof.progress import Progress
+from traceprof.ranks.bubbles import PipelineBubbles, StageGaps
 from traceprof.ranks.passes import BACKWARD, FORWARD, OTHER, WEIGHTS
 from traceprof.replay.critical_path import step_path
-from traceprof.replay.results import Refusal
+from traceprof.replay.results import Refusal, StepPath
 from traceprof.replay.whatif import refusal_of
 from traceprof.reports import tracks
 from traceprof.reports.drawings import CLASSES
 from traceprof.reports.drawings import WAIT_PARTS as PARTS
-from traceprof.reports.perfetto.events import TrackEvents, events_of, flows_of, launch_flows, noted
+from traceprof.reports.perfetto.events import (
+    LaunchFlows,
+    Span,
+    TrackEvents,
+    Value,
+    events_of,
+    flows_of,
+    launch_flows,
+    noted,
+)
 from traceprof.reports.perfetto.packets import MAX_NAME, PacketWriter
 from traceprof.run.guard import optional
-from traceprof.run.rank import CpuRank
+from traceprof.run.rank import CpuRank, Rank
 from traceprof.trace.model.operations import PERCENT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.analysis import Analysis
-    from traceprof.findings import Finding
-    from traceprof.intervals import Int64
-    from traceprof.progress import Progress
-    from traceprof.ranks.bubbles import PipelineBubbles, StageGaps
-    from traceprof.replay.results import StepPath
-    from traceprof.reports.perfetto.events import LaunchFlows, Span, Value
-    from traceprof.run.rank import Rank
 
 # From the top of a rank; threads, of which Perfetto knows by itself, come last.
 _FINDINGS, _STEPS, _STREAMS, _COUNTERS = range(4)

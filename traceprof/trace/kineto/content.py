@@ -5,17 +5,22 @@ from __future__ import annotations
 import gc
 import re
 from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from traceprof.errors import TraceFormatError
-from traceprof.trace.columns import ColumnBuilder
+from traceprof.intervals import Int64
+from traceprof.progress import Progress
+from traceprof.trace.columns import Column, ColumnBuilder
 from traceprof.trace.kineto import operator_work
 from traceprof.trace.kineto.document import RECORD_AGAIN, KinetoDocument, without_events
-from traceprof.trace.kineto.events import EventDecoder, Kind
+from traceprof.trace.kineto.events import AnyEvent, Arguments, EventDecoder, Events, Kind
+from traceprof.trace.kineto.file import TraceFile
 from traceprof.trace.model.special_values import (
     MAX_EVENT_NS,
     MAX_SUM_NS,
@@ -25,16 +30,6 @@ from traceprof.trace.model.special_values import (
     known_devices,
     known_sizes,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from traceprof.intervals import Int64
-    from traceprof.progress import Progress
-    from traceprof.trace.columns import Column
-    from traceprof.trace.kineto.events import AnyEvent, Arguments, Events
-    from traceprof.trace.kineto.file import TraceFile
 
 START, LENGTH, PROCESS, THREAD = "start", "length", "process", "thread"
 DEVICE, STREAM, CORRELATION, NAME, BYTES = "device", "stream", "correlation", "name", "bytes"

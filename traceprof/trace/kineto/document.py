@@ -14,17 +14,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import msgspec
 
-from traceprof.trace.kineto.file import COPY_AGAIN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from traceprof.errors import TraceFormatError
-    from traceprof.trace.kineto.file import TraceFile
+from traceprof.errors import TraceFormatError
+from traceprof.trace.kineto.file import COPY_AGAIN, TraceFile
 
 EVENTS = "traceEvents"
 _SPACE = r"[ \t\r\n]*"

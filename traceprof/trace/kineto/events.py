@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from enum import IntEnum
 from itertools import compress, repeat
 from operator import attrgetter, methodcaller
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
+from traceprof.intervals import Int64, Mask
 from traceprof.trace.model.special_values import NULL
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64, Mask
 
 MAX_FLOAT_US = float(1 << 43)
 """Below this, a float holds a time in microseconds exactly to the nanosecond."""

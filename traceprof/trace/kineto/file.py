@@ -6,18 +6,15 @@ import lzma
 import os
 import weakref
 import zlib
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from pathlib import Path
+from typing import Any, Protocol, cast
 
 from traceprof.errors import TraceFileError, TraceFormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from traceprof.progress import Progress
+from traceprof.progress import Progress
 
 GZIP, XZ, ZSTD = b"\x1f\x8b", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
 NAMES = {GZIP: "gzip", XZ: "xz", ZSTD: "zstd"}

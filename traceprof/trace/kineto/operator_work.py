@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    Shapes = Sequence[Sequence[int]]
-    Values = Sequence[str]
+Shapes = Sequence[Sequence[int]]
+Values = Sequence[str]
 
 
 @lru_cache(maxsize=4096)  # of a training step, which repeats

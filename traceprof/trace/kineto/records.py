@@ -10,17 +10,19 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from traceprof import labels
-from traceprof.intervals import NO_NUMBERS
+from traceprof.intervals import NO_NUMBERS, Int64
 from traceprof.structs import Rows
-from traceprof.trace.columns import pack, pack_ahead
+from traceprof.trace.columns import Column, pack, pack_ahead
 from traceprof.trace.grouping import distinct_values, groups, is_in, numbered
 from traceprof.trace.kineto import content as table
-from traceprof.trace.kineto.events import Kind
+from traceprof.trace.kineto.content import Call, Content
+from traceprof.trace.kineto.events import Arguments, Kind
 from traceprof.trace.kineto.operator_work import ITEM_BYTES
 from traceprof.trace.model.communication_calls import BARRIER, Fields, operation_of, read_call
 from traceprof.trace.model.host import (
@@ -43,6 +45,7 @@ from traceprof.trace.model.operations import (
 )
 from traceprof.trace.model.ranges import (
     CallRange,
+    LabelRanges,
     Marks,
     NamedRanges,
     RangeTable,
@@ -50,15 +53,6 @@ from traceprof.trace.model.ranges import (
     name_until,
 )
 from traceprof.trace.model.special_values import MAX_BYTES, NULL, OPEN_END, UNKNOWN
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from traceprof.intervals import Int64
-    from traceprof.trace.columns import Column
-    from traceprof.trace.kineto.content import Call, Content
-    from traceprof.trace.kineto.events import Arguments
-    from traceprof.trace.model.ranges import LabelRanges
 
 # Kineto's names, such as `Memcpy HtoD (Pageable -> Device)` and `Memset (Device)`.
 _COPY = re.compile(r"\w+ (?P<kind>\w+)(?: \((?P<source>[\w ]+) -> (?P<destination>[\w ]+)\))?")

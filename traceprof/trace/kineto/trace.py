@@ -2,48 +2,52 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof.intervals import Int64
 from traceprof.kernel_names.categories import forget_names
+from traceprof.progress import Progress
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.kineto import records
 from traceprof.trace.kineto.content import only_process, read_content
 from traceprof.trace.kineto.events import Kind
 from traceprof.trace.kineto.file import TraceFile
+from traceprof.trace.kineto.records import Annotations
 from traceprof.trace.model.communication_calls import NO_CALLS, NO_PROCESS_CALLS, ProcessCalls
-from traceprof.trace.model.host import NO_ACTIVITY, NO_API_CALLS
+from traceprof.trace.model.host import (
+    NO_ACTIVITY,
+    NO_API_CALLS,
+    ApiCalls,
+    EventRecords,
+    HostActivity,
+    HostCode,
+    LaunchStalls,
+    Synchronizations,
+)
+from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
 from traceprof.trace.model.parts import HowToCollect, Part
-from traceprof.trace.model.ranges import labelled_calls, longest_names, nested_calls
+from traceprof.trace.model.ranges import (
+    LabelRanges,
+    Marks,
+    NamedRanges,
+    RangeTable,
+    labelled_calls,
+    longest_names,
+    nested_calls,
+)
 from traceprof.trace.model.special_values import FIRST_UTC_NS, OPEN_END
 from traceprof.trace.model.trace import KINETO_FORMAT, UNREAD, Session, Trace
 from traceprof.trace.model.trace import Content as Table
 from traceprof.units import counted
-
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from traceprof.intervals import Int64
-    from traceprof.progress import Progress
-    from traceprof.trace.kineto.records import Annotations
-    from traceprof.trace.model.host import (
-        ApiCalls,
-        EventRecords,
-        HostActivity,
-        HostCode,
-        LaunchStalls,
-        Synchronizations,
-    )
-    from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
-    from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeTable
 
 _PROFILE = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
 _WHOLE = (

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import field
 
-from traceprof.intervals import NO_NUMBERS
+from traceprof.intervals import NO_NUMBERS, Int64
+from traceprof.labels import Label
 from traceprof.structs import Record, Rows
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.special_values import MAX_BYTES, whole_number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from traceprof.intervals import Int64
-    from traceprof.labels import Label
 
 BARRIER = "Barrier"
 OPERATIONS = (

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
-from traceprof.intervals import NO_NUMBERS
+from traceprof.intervals import NO_NUMBERS, Int64, Mask
 from traceprof.structs import Record, Rows
-from traceprof.trace.columns import PackedSpans, pack
+from traceprof.trace.columns import Column, PackedSpans, pack
 from traceprof.trace.model.special_values import NULL
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from traceprof.intervals import Int64, Mask
-    from traceprof.trace.columns import Column
 
 
 class ApiCalls(PackedSpans, frozen=True):

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
 
-from traceprof.intervals import NO_NUMBERS
+from traceprof.intervals import NO_NUMBERS, Int64, Mask
 from traceprof.structs import Record
-from traceprof.trace.columns import PackedSpans, pack
+from traceprof.trace.columns import Column, PackedSpans, pack
 from traceprof.trace.grouping import is_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from traceprof.intervals import Int64, Mask
-    from traceprof.trace.columns import Column
 
 _SOME = 1024  # operations that are searched first for the last end
 _NUM_LONGEST = 64  # kernels that are searched for those that overrun others

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from traceprof.structs import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 
 class Part(Enum):

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from traceprof import labels
+from traceprof.intervals import Int64
+from traceprof.labels import Label
 from traceprof.structs import Record, Rows
 from traceprof.trace.model.communication_calls import (
     BARRIER,
     OPERATIONS,
     CommunicationCalls,
+    Fields,
     number_of,
     read_call,
 )
 from traceprof.trace.model.special_values import NULL, UNKNOWN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64
-    from traceprof.labels import Label
-    from traceprof.trace.model.communication_calls import Fields
 
 RUNNING_NUMBER = re.compile(r" seq=(\d+)(?![^ \0])")
 """The number of a call in its process group, in a label."""

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import numpy.typing as npt
 
 from traceprof import intervals
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64
+from traceprof.intervals import Int64
 
 NULL = int(np.iinfo(np.int64).min)
 """No value: unknown in the report."""

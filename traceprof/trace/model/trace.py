@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NewType, Protocol
+from typing import NewType, Protocol
 
 import numpy as np
 
+from traceprof.intervals import Int64, Mask
 from traceprof.structs import Record
 from traceprof.trace.model import host
-from traceprof.trace.model.communication_calls import NO_MPI_CALLS, rank_of
-from traceprof.trace.model.operations import NO_COUNTERS
-from traceprof.trace.model.parts import Part
-
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from traceprof.intervals import Int64, Mask
-    from traceprof.trace.model.communication_calls import MpiCalls, ProcessCalls
-    from traceprof.trace.model.operations import Counters, RankKey, RankOperations, Signatures
-    from traceprof.trace.model.parts import HowToCollect
-    from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeTable
-
+from traceprof.trace.model.communication_calls import NO_MPI_CALLS, MpiCalls, ProcessCalls, rank_of
+from traceprof.trace.model.operations import (
+    NO_COUNTERS,
+    Counters,
+    RankKey,
+    RankOperations,
+    Signatures,
+)
+from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeTable
 
 NSIGHT_FORMAT, KINETO_FORMAT = FORMATS = ("nsight-sqlite", "kineto-json")
 """The values of `Trace.format`."""

@@ -8,22 +8,18 @@ import re
 import shlex
 import shutil
 import sqlite3
+import subprocess
+from collections.abc import Sequence
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from traceprof.errors import MissingToolError, TraceFileError, TraceFormatError, TraceprofError
+from traceprof.progress import Progress
 from traceprof.trace.nsight import NSYS_REP
 from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.nsight.nccl import add_payloads, lacks_payloads
 from traceprof.trace.programs import captured, conversion_limit_s
 from traceprof.trace.temporary_folder import TemporaryFolder
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from traceprof.progress import Progress
 
 # The year, the number in it and that of the correction: 2023@4@4 in a .nsys-rep, 2023.4.4 by nsys.
 _VERSION = re.compile(r"\b(20\d\d)[.@](\d+)[.@](\d+)")

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
+from traceprof.intervals import Int64
 from traceprof.trace.grouping import groups, is_in
-from traceprof.trace.model.operations import BYTES_PER_MS, CLOCK, HZ, PERCENT, Counters, LinkSamples
+from traceprof.trace.model.operations import (
+    BYTES_PER_MS,
+    CLOCK,
+    HZ,
+    PERCENT,
+    Counters,
+    LinkSamples,
+    RankKey,
+)
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.rows import check_times
+from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from traceprof.intervals import Int64
-    from traceprof.trace.model.operations import RankKey
-    from traceprof.trace.sqlite.database import Database
-
 
 # Names of all versions without their unit: the first row of a link and direction that a GPU has
 # counts, and its metrics are added up. Written data crosses the link as a request of the writer,

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from msgspec.structs import replace
 
 from traceprof import labels
+from traceprof.intervals import Int64, Mask
 from traceprof.kernel_names.categories import forget_names
+from traceprof.progress import Progress
+from traceprof.trace.columns import Column
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model import host as model
-from traceprof.trace.model.communication_calls import NO_MPI_CALLS, NO_PROCESS_CALLS, MpiCalls
+from traceprof.trace.model.communication_calls import (
+    NO_MPI_CALLS,
+    NO_PROCESS_CALLS,
+    MpiCalls,
+    ProcessCalls,
+)
+from traceprof.trace.model.operations import Counters, RankKey, RankOperations, Signatures
 from traceprof.trace.model.parts import HowToCollect, Part
-from traceprof.trace.model.ranges import longest_names
+from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeTable, longest_names
 from traceprof.trace.model.special_values import NULL
-from traceprof.trace.model.trace import NSIGHT_FORMAT, Content, Section, SectionData, Trace
+from traceprof.trace.model.trace import NSIGHT_FORMAT, Content, Section, SectionData, Session, Trace
 from traceprof.trace.nsight import host, nvtx, schema
 from traceprof.trace.nsight.counters import read_counters
 from traceprof.trace.nsight.gpu import GpuOperationsData, read_gpu_operations
@@ -31,25 +42,17 @@ from traceprof.trace.nsight.metadata import (
 )
 from traceprof.trace.nsight.mpi import mpi_processes, read_mpi_calls
 from traceprof.trace.nsight.nccl import read_communication_calls
-from traceprof.trace.nsight.nvtx import Events, domain_names, read_events, read_label_ranges
+from traceprof.trace.nsight.nvtx import (
+    EventColumns,
+    Events,
+    domain_names,
+    read_events,
+    read_label_ranges,
+)
 from traceprof.trace.nsight.rows import read_strings, refers_to, repeated_strings
-from traceprof.trace.sqlite.database import Database
+from traceprof.trace.sqlite.database import Database, FileUse
 from traceprof.trace.sqlite.read_columns import count_rows
 from traceprof.units import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from pathlib import Path
-
-    from traceprof.intervals import Int64, Mask
-    from traceprof.progress import Progress
-    from traceprof.trace.columns import Column
-    from traceprof.trace.model.communication_calls import ProcessCalls
-    from traceprof.trace.model.operations import Counters, RankKey, RankOperations, Signatures
-    from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeTable
-    from traceprof.trace.model.trace import Session
-    from traceprof.trace.nsight.nvtx import EventColumns
-    from traceprof.trace.sqlite.database import FileUse
 
 GPU_OPERATIONS = Section("GPU operations")
 NAMED_RANGES = Section("named ranges")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from traceprof.intervals import Int64
 from traceprof.structs import Record
-from traceprof.trace.columns import pack, pack_ahead
+from traceprof.trace.columns import Column, pack, pack_ahead
 from traceprof.trace.grouping import distinct_values, pieces
 from traceprof.trace.model.kinds import CopyKind, MemoryKind
 from traceprof.trace.model.operations import (
@@ -22,18 +24,12 @@ from traceprof.trace.model.special_values import NULL, are_sizes, known_sizes
 from traceprof.trace.model.trace import SectionData
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.rows import RowsByProcess, check_few_processes, check_times
+from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.numbering import NumberedRows
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns, replaced
 from traceprof.units import counted
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from traceprof.intervals import Int64
-    from traceprof.trace.columns import Column
-    from traceprof.trace.sqlite.database import Database
-
-    Columns = dict[str, Int64]
+Columns = dict[str, Int64]
 
 Kind = TypeVar("Kind", CopyKind, MemoryKind)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
-from traceprof.trace.columns import pack, pack_ahead
+from traceprof.intervals import Int64, Mask
+from traceprof.trace.columns import Column, pack, pack_ahead
 from traceprof.trace.grouping import distinct_values, is_in, numbered, without
 from traceprof.trace.model import host as model
 from traceprof.trace.model.kinds import SynchronizationKind, synchronization_kind
@@ -19,14 +21,8 @@ from traceprof.trace.nsight.rows import (
     check_times,
     read_strings,
 )
+from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from traceprof.intervals import Int64, Mask
-    from traceprof.trace.columns import Column
-    from traceprof.trace.sqlite.database import Database
 
 OfThreads = TypeVar("OfThreads", model.ThreadSamples, model.ThreadSpans, model.ThreadSwitches)
 

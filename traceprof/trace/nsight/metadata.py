@@ -5,24 +5,19 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from traceprof.intervals import BEYOND_NS
 from traceprof.trace.grouping import median_of
+from traceprof.trace.model.operations import RankKey
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import FIRST_UTC_NS, MAX_RANK, NULL, whole_number
-from traceprof.trace.model.trace import Session
+from traceprof.trace.model.trace import Session, Trace
 from traceprof.trace.nsight import schema
+from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.read_columns import has_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from traceprof.trace.model.operations import RankKey
-    from traceprof.trace.model.trace import Trace
-    from traceprof.trace.sqlite.database import Database
-
 
 _ENVIRONMENT = "PROCESS_0:ENVIRONMENT_VARIABLE"
 _HOST_VARIABLES = ("SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")

@@ -8,25 +8,21 @@ process: the table of communicators says which are the same.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 
+from traceprof.intervals import Int64
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, numbered
 from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS, MpiCalls
 from traceprof.trace.model.special_values import NULL, OPEN_END, UNKNOWN
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.rows import check_times, read_strings
+from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from traceprof.intervals import Int64
-    from traceprof.trace.sqlite.database import Database
-
-    Columns = dict[str, Int64]
+Columns = dict[str, Int64]
 
 WORLD = "MPI_COMM_WORLD"
 ONLY = "MPI"

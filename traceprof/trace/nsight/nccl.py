@@ -7,12 +7,15 @@ import json
 import sqlite3
 import struct
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from traceprof.intervals import NO_NUMBERS
+from traceprof.intervals import NO_NUMBERS, Int64, Mask
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, numbered_rows
 from traceprof.trace.model.communication_calls import (
@@ -22,21 +25,13 @@ from traceprof.trace.model.communication_calls import (
     Fields,
     ProcessCalls,
 )
-from traceprof.trace.model.ranges import labelled_calls, nested_calls
+from traceprof.trace.model.ranges import LabelRanges, labelled_calls, nested_calls
 from traceprof.trace.model.special_values import MAX_BYTES, NULL, UNKNOWN
 from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.nvtx import Events
 from traceprof.trace.nsight.rows import portions, read_strings
+from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.numbering import UNKEPT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-    from pathlib import Path
-
-    from traceprof.intervals import Int64, Mask
-    from traceprof.trace.model.ranges import LabelRanges
-    from traceprof.trace.nsight.nvtx import Events
-    from traceprof.trace.sqlite.database import Database
 
 
 class Grouped(NamedTuple):

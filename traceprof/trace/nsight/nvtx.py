@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import labels
+from traceprof.intervals import Int64, Mask
 from traceprof.structs import Record
-from traceprof.trace.columns import pack
+from traceprof.trace.columns import Column, pack
 from traceprof.trace.grouping import distinct_values, is_in, numbered, pieces
 from traceprof.trace.model.ranges import (
     BETWEEN_TEXTS,
+    LabelRanges,
     Marks,
     NamedRanges,
     RangeTable,
@@ -30,18 +32,9 @@ from traceprof.trace.nsight.rows import (
     portions,
     read_strings,
 )
-from traceprof.trace.sqlite.numbering import NONE, NumberedTexts
+from traceprof.trace.sqlite.database import Database
+from traceprof.trace.sqlite.numbering import NONE, NumberedTexts, Text
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from traceprof.intervals import Int64, Mask
-    from traceprof.trace.columns import Column
-    from traceprof.trace.model.ranges import LabelRanges
-    from traceprof.trace.sqlite.database import Database
-    from traceprof.trace.sqlite.numbering import Text
-
 
 RANGES = (schema.NVTX_PUSH_POP, schema.NVTX_START_END)
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from traceprof.trace.columns import ColumnBuilder
+from traceprof.intervals import Int64
+from traceprof.trace.columns import Column, ColumnBuilder
 from traceprof.trace.grouping import pieces
 from traceprof.trace.model import special_values
 from traceprof.trace.nsight import schema
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from traceprof.intervals import Int64
-    from traceprof.trace.columns import Column
-    from traceprof.trace.sqlite.database import Database
+from traceprof.trace.sqlite.database import Database
 
 # A report is of one machine, with a few processes per GPU. Without a limit, random ids would make
 # every operation a rank.

@@ -6,13 +6,11 @@ rows": Nsight creates tables lazily.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from traceprof.intervals import Int64
 from traceprof.structs import Record
 from traceprof.trace.model.kinds import CopyKind, MemoryKind
-
-if TYPE_CHECKING:
-    from traceprof.intervals import Int64
 
 IntOrArray = TypeVar("IntOrArray", int, "Int64")
 

@@ -7,21 +7,18 @@ import sqlite3
 import stat
 import threading
 import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from traceprof.errors import TraceFileError, TraceFormatError, UsageError
+from traceprof.progress import Progress
 from traceprof.trace.model.special_values import clipped
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from traceprof.progress import Progress
-
-    Columns = Mapping[str, type[int | str]]
+Columns = Mapping[str, type[int | str]]
 
 
 class FileUse:

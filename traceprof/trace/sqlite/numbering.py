@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
+from traceprof.intervals import Int64
 from traceprof.trace.model.special_values import clipped
-from traceprof.trace.sqlite.pages import factors, gathered
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64
-    from traceprof.trace.sqlite.pages import Bytes, Words
+from traceprof.trace.sqlite.pages import Bytes, Words, factors, gathered
 
 Text: TypeAlias = "str | bytes"
 

@@ -7,17 +7,14 @@ table. The format: https://www.sqlite.org/fileformat2.html
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from traceprof.intervals import Int64
 from traceprof.structs import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from traceprof.intervals import Int64
 
 Bytes = np.ndarray[tuple[Any, ...], np.dtype[np.uint8]]
 Words = np.ndarray[tuple[Any, ...], np.dtype[np.uint64]]

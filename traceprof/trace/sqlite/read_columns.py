@@ -8,24 +8,19 @@ overflow pages, values that are no integers, damage.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.intervals import Int64
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite.database import Database, quote
+from traceprof.trace.sqlite.numbering import NumberedRows, NumberedTexts
 from traceprof.trace.sqlite.pages import PageFile, Unsupported
 from traceprof.trace.sqlite.records import decode_columns, layout_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from traceprof.intervals import Int64
-    from traceprof.trace.sqlite.numbering import NumberedRows, NumberedTexts
-
 
 _NO_TEXTS: Mapping[str, NumberedTexts] = MappingProxyType({})
 _NO_ROWS: Mapping[str, NumberedRows] = MappingProxyType({})

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from traceprof.intervals import Int64, Mask
 from traceprof.structs import Record
 from traceprof.trace.model.special_values import NULL
+from traceprof.trace.sqlite.numbering import NumberedRows, NumberedTexts
 from traceprof.trace.sqlite.pages import (
+    Bytes,
+    Leaves,
     PageFile,
     Unsupported,
+    Words,
     factors,
     gathered,
     stored_varints,
     varints,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64, Mask
-    from traceprof.trace.sqlite.numbering import NumberedRows, NumberedTexts
-    from traceprof.trace.sqlite.pages import Bytes, Leaves, Words
 
 _CREATE = "CREATE TABLE "  # SQLite's stored form, whatever its author wrote
 _ROWIDS = ("_rowid_", "rowid", "oid")
