@@ -8,11 +8,9 @@ from msgspec import UNSET, Struct
 from msgspec.structs import asdict, astuple
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     from typing_extensions import Self
 
-    Index = npt.NDArray[np.int64] | npt.NDArray[np.bool_] | slice
+    from traceprof.intervals import Index
 
 
 class Record(Struct, frozen=True):

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.intervals import Int64, Mask
+from traceprof.intervals import Index, Int64, Mask
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in
 
 Narrow = npt.NDArray[Any]
-Index = Int64 | npt.NDArray[np.bool_] | slice
 Blocks = Sequence[tuple[int, int]]
 
 _TYPES = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32))
