@@ -18,7 +18,6 @@ Int64 = np.ndarray[tuple[Any, ...], np.dtype[np.int64]]
 Int32 = np.ndarray[tuple[Any, ...], np.dtype[np.int32]]
 Float64 = np.ndarray[tuple[Any, ...], np.dtype[np.float64]]
 Mask = np.ndarray[tuple[Any, ...], np.dtype[np.bool_]]
-Index = Int64 | Mask | slice
 
 NO_NUMBERS: Int64 = np.empty(0, np.int64)
 BEYOND_NS = 1 << 62

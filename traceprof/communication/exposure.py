@@ -26,8 +26,8 @@ from traceprof.communication.readiness import (
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.rank import Rank, Window
-from traceprof.structs import Record, Rows
-from traceprof.trace.columns import PackedColumns, pack_all, unpack_all
+from traceprof.structs import Record
+from traceprof.trace.columns import PackedColumns, Rows, pack_all, unpack_all
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.special_values import UNKNOWN
 

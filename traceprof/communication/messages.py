@@ -20,8 +20,8 @@ from traceprof.intervals import Float64, Int64, Mask
 from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.run.rank import Rank, Spans, Window
 from traceprof.run.steady_steps import share_per_step
-from traceprof.structs import Record, Rows
-from traceprof.trace.columns import Column, pack
+from traceprof.structs import Record
+from traceprof.trace.columns import Column, Rows, pack
 from traceprof.trace.grouping import distinct_values, is_in, median_of
 from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS, CommunicationCalls
 from traceprof.trace.model.special_values import UNKNOWN

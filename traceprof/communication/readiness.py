@@ -23,7 +23,8 @@ from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.intervals import NO_NUMBERS, Int32, Int64, Intervals, Mask
 from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.run.rank import Rank
-from traceprof.structs import Record, Rows
+from traceprof.structs import Record
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.host import EventRecords, Synchronizations
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind

@@ -34,7 +34,8 @@ from traceprof.host.thread_evidence import calls_named, calls_of_kind, launches_
 from traceprof.intervals import BEYOND_NS, Int64, Intervals, Mask
 from traceprof.run.host_clock import copies_to_pageable
 from traceprof.run.rank import Rank, Window
-from traceprof.structs import Record, Rows
+from traceprof.structs import Record
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, waits_for_gpu

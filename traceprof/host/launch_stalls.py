@@ -28,7 +28,8 @@ from traceprof.intervals import BEYOND_NS, Int32, Int64, Intervals, Mask
 from traceprof.run.cache import Cache, derived
 from traceprof.run.launching_calls import calls_with
 from traceprof.run.rank import Rank, Window
-from traceprof.structs import Record, Rows
+from traceprof.structs import Record
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values, is_in, median_of, without
 from traceprof.trace.model.host import ApiCalls, LaunchStalls
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind

@@ -24,7 +24,8 @@ from traceprof.run.guard import optional
 from traceprof.run.rank import Rank
 from traceprof.run.steady_steps import MIN_STEPS
 from traceprof.run.step_ranges import PATTERNS, StepRanges
-from traceprof.structs import Record, Rows
+from traceprof.structs import Record
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.ranges import OF_CALL, NamedRanges
 from traceprof.trace.model.trace import Trace

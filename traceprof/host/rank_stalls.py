@@ -24,7 +24,7 @@ from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.machines import Cores, machine_beside
 from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import OnlyStep, covered_per_step, only_step
-from traceprof.structs import Rows
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values, is_in, sums
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration

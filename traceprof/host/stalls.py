@@ -33,8 +33,8 @@ from traceprof.host.thread_evidence import calls_named, host_evidence, launches_
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.launching_calls import are_first
 from traceprof.run.rank import Rank
-from traceprof.structs import Record, Rows
-from traceprof.trace.columns import Column
+from traceprof.structs import Record
+from traceprof.trace.columns import Column, Rows
 from traceprof.trace.grouping import distinct_values, is_in, sorted_in_groups
 from traceprof.trace.model.host import ApiCalls, HostCode
 from traceprof.trace.model.kinds import CopyKind, waits_for_gpu

@@ -24,8 +24,8 @@ from traceprof.host.rank_stalls import garbage_collection
 from traceprof.intervals import NO_NUMBERS, Int64, Mask
 from traceprof.run.rank import CpuRank, Rank, Window
 from traceprof.run.windows import shown_window
-from traceprof.structs import Record, Rows
-from traceprof.trace.columns import PackedColumns, pack_all, unpack_all
+from traceprof.structs import Record
+from traceprof.trace.columns import PackedColumns, Rows, pack_all, unpack_all
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.communication_calls import (
     BARRIER,

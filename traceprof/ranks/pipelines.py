@@ -25,7 +25,8 @@ from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.comparison import RankComparison
 from traceprof.ranks.matching import OperationList, members_of, peers_of, shift_between
 from traceprof.ranks.passes import BACKWARD, FORWARD, WEIGHTS, RankPasses
-from traceprof.structs import Record, Rows
+from traceprof.structs import Record
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values, is_in
 
 

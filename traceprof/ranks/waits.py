@@ -27,7 +27,8 @@ from traceprof.intervals import Float64, Int64, Mask
 from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.matching import Group, Unmatched
 from traceprof.run.session_clocks import ONE_MACHINE_NS, Clocks
-from traceprof.structs import Record, Rows
+from traceprof.structs import Record
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import (
     DISTANCE_TO_DEVIATION,
     OF_MEDIANS,

@@ -18,7 +18,8 @@ from traceprof.findings import by_id, worst_of
 from traceprof.intervals import Int32, Int64
 from traceprof.run.guard import optional
 from traceprof.run.rank import CpuRank, Rank
-from traceprof.structs import Record, Rows
+from traceprof.structs import Record
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import groups
 from traceprof.trace.model.kinds import CopyKind
 from traceprof.trace.model.special_values import OPEN_END

@@ -36,7 +36,8 @@ from traceprof.findings import Count
 from traceprof.intervals import NO_NUMBERS, Float64, Int64, Intervals, Mask
 from traceprof.run.guard import optional
 from traceprof.run.launching_calls import launching_calls
-from traceprof.structs import Record, Rows
+from traceprof.structs import Record
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values, groups, is_in
 from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.kinds import BEGIN_CAPTURE, END_CAPTURE, ApiCallKind, api_call_kind

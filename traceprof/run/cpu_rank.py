@@ -16,7 +16,8 @@ import numpy as np
 from traceprof import intervals, labels
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.labels import Label
-from traceprof.structs import Record, Rows
+from traceprof.structs import Record
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.communication_calls import CallLabel, number_of, operation_of, read_call
 from traceprof.trace.model.ranges import LabelRanges

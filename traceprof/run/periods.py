@@ -21,7 +21,8 @@ from traceprof import intervals
 from traceprof.errors import one_line
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.step_ranges import StepRanges, StepsSource, StepWindows
-from traceprof.structs import Record, Rows
+from traceprof.structs import Record
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values, is_in, median_of, medians_of_known
 from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.operations import RankOperations

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from traceprof import intervals, labels
 from traceprof.errors import UsageError
 from traceprof.intervals import Int64, Intervals, Mask
-from traceprof.structs import Record, Rows
+from traceprof.structs import Record
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.operations import RankOperations

@@ -10,16 +10,21 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import astuple
 
-from traceprof.intervals import Index, Int64, Mask
+from traceprof.intervals import Int64, Mask
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 Narrow = npt.NDArray[Any]
+Index = Int64 | Mask | slice
 Blocks = Sequence[tuple[int, int]]
 
 _TYPES = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32))
@@ -35,6 +40,21 @@ _ALL = slice(None)
 _ROWS_AT_ONCE = 1 << 15
 _MIN_ROOM = 4096
 _GROWTH = 2
+
+
+class Rows(Record, frozen=True):
+    """Columns of n rows, as many as the first array has.
+
+    `chosen` takes them from all arrays, which must be as long; other fields are of all rows.
+    """
+
+    def __len__(self) -> int:
+        return len(next(one for one in astuple(self) if isinstance(one, np.ndarray)))
+
+    def chosen(self, rows: Index) -> Self:
+        """Return the rows at these indices, int64[m], or where this mask is true, bool[n]."""
+        columns = astuple(self)
+        return type(self)(*(one[rows] if isinstance(one, np.ndarray) else one for one in columns))
 
 
 class Column:

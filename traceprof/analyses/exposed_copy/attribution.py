@@ -14,7 +14,7 @@ from traceprof.intervals import NO_NUMBERS, Int64, Mask
 from traceprof.labels import OPTIMIZER_STEP
 from traceprof.run.concurrency import DIRECTIONS, copy_directions
 from traceprof.run.rank import Rank, Window
-from traceprof.structs import Rows
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import UNIFIED_COPIES, CopyKind, MemoryKind
 from traceprof.trace.model.special_values import NULL

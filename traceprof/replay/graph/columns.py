@@ -14,7 +14,8 @@ from traceprof.host.thread_evidence import HostEvidence, ThreadEvidence, host_ev
 from traceprof.intervals import Int64, Mask
 from traceprof.run.launching_calls import calls_with
 from traceprof.run.opening import Rank
-from traceprof.structs import Record, Rows
+from traceprof.structs import Record
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.host import ApiCalls, EventRecords, Synchronizations
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind

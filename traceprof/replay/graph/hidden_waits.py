@@ -18,7 +18,7 @@ from traceprof import intervals
 from traceprof.intervals import Int64, Mask
 from traceprof.replay.graph.columns import COMMUNICATION, GpuWork, HostCalls, Recorded
 from traceprof.replay.graph.stream_waits import OperationWaits
-from traceprof.structs import Rows
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values, is_in, median_of, numbered_rows, quantiles_of
 
 MIN_GAP_NS = 20_000

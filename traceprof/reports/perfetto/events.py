@@ -15,11 +15,12 @@ from msgspec.structs import replace
 
 from traceprof.communication.messages import messages
 from traceprof.host.places import places, places_of_calls
-from traceprof.intervals import Index, Int32, Int64, Mask
+from traceprof.intervals import Int32, Int64, Mask
 from traceprof.ranks.comparison import RankComparison
 from traceprof.reports.tracks import EventKind, Track
 from traceprof.run.rank import CpuRank, Rank
-from traceprof.structs import Record, Rows
+from traceprof.structs import Record
+from traceprof.trace.columns import Index, Rows
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -17,8 +17,7 @@ import numpy as np
 
 from traceprof import labels
 from traceprof.intervals import NO_NUMBERS, Int64
-from traceprof.structs import Rows
-from traceprof.trace.columns import Column, pack, pack_ahead
+from traceprof.trace.columns import Column, Rows, pack, pack_ahead
 from traceprof.trace.grouping import distinct_values, groups, is_in, numbered
 from traceprof.trace.kineto import content as table
 from traceprof.trace.kineto.content import Call, Content

@@ -10,7 +10,8 @@ from msgspec import field
 
 from traceprof.intervals import NO_NUMBERS, Int64
 from traceprof.labels import Label
-from traceprof.structs import Record, Rows
+from traceprof.structs import Record
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.special_values import MAX_BYTES, whole_number
 

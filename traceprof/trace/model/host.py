@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from traceprof.intervals import NO_NUMBERS, Int64, Mask
-from traceprof.structs import Record, Rows
-from traceprof.trace.columns import Column, PackedSpans, pack
+from traceprof.structs import Record
+from traceprof.trace.columns import Column, PackedSpans, Rows, pack
 from traceprof.trace.model.special_values import NULL
 
 

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from traceprof import labels
 from traceprof.intervals import Int64
 from traceprof.labels import Label
-from traceprof.structs import Record, Rows
+from traceprof.structs import Record
+from traceprof.trace.columns import Rows
 from traceprof.trace.model.communication_calls import (
     BARRIER,
     OPERATIONS,
