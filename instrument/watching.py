@@ -26,12 +26,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from instrument import switch
 from instrument.core import steps
 from instrument.core.baseline import rank_number
-from instrument.step_timer import Window
+
+if TYPE_CHECKING:
+    from instrument.step_timer import Window
 
 Table = dict[str, Any]
 Callback = Callable[[Table], object]

@@ -17,7 +17,6 @@ from traceprof.analyses.verdict.measured_run import measured_run
 from traceprof.analyses.verdict.run_result import RunResult, Verdict
 from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.errors import REPORT_IT, TraceFormatError, TraceprofError
-from traceprof.execution.analysis_future import AnalysisFuture
 from traceprof.execution.children import run_in_children
 from traceprof.execution.open_reports import MeasuredReports, Measurer
 from traceprof.execution.options import Options, checked
@@ -35,6 +34,8 @@ from traceprof.units import counted, duration, reports_text
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from traceprof.execution.analysis_future import AnalysisFuture
 
 
 __all__ = [

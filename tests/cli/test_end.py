@@ -88,7 +88,7 @@ main.main(["export", {ending!r}, {os.fspath(SAMPLE)!r}, "-o", {os.fspath(tmp_pat
 
 _IGNORED = """
 import os, sys, weakref
-from traceprof.cli import analyze
+from traceprof.cli import options
 from traceprof.cli.main import main
 class Owner:
     pass
@@ -98,7 +98,7 @@ def read(*_):
     del owner
     while True:
         pass
-analyze.expand = read
+options.expand = read
 main(["analyze", "x"])
 """
 

@@ -29,6 +29,7 @@ def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
 def test_a_decorated_step_is_numbered_at_each_call(recorded: list[str]) -> None:
     @instrument.step
     def train(value: int) -> int:
+        """Train."""
         return value + 1
 
     assert [train(1), train(2)] == [2, 3]

@@ -17,7 +17,11 @@ Shares no code with ``traceprof``.
   same places of that one, before the first that does.
 * A phase takes 2 % of the time. The longest counts; and others of ten returns that begin with an
   operation that hardly runs (5 % of the returns) in them and whose own hardly runs in it.
-* Phases cover 80 % of the operations' time, at least four returns each.
+* Phases cover 80 % of the operations' time, at least four returns each. Where they do not: the
+  periods like the middle one of the longest phase, wherever they are, if they cover as much and no
+  more than 5 % (or three) of them are followed by something else. They begin where the first
+  operation that it holds once is in its place behind its first one; the last and the first one
+  of a part may differ.
 * Where at least half of the periods hold no communication kernel, and others do, periods are also
   searched with these kernels in between: if there are any, they count, each from the operation
   that comes first in it or after it, without these kernels.
@@ -171,8 +175,42 @@ def _phases_of(items: list[Operation]) -> tuple[list[Operation], list[Phase]]:
             kept.append(phase)
     covered = sum(_time(items, phase.first, phase.stop) for phase in kept)
     if covered < 0.8 * _time(items, 0, len(items)):
-        return items, []
+        kept = _interrupted(items, names.tolist(), _searched(items, names, 0, len(items)))
     return items, sorted(kept, key=lambda phase: phase.first)
+
+
+def _interrupted(items: list[Operation], names: list[int], phases: list[Phase]) -> list[Phase]:
+    longest = max(phases, key=lambda phase: phase.stop - phase.first, default=None)
+    whole = [a for a, b in pairwise(longest.begins) if b - a == longest.lag] if longest else []
+    if longest is None or longest.lag == 1 or not whole:
+        return []
+    lag = longest.lag
+    usual = names[whole[len(whole) // 2] :][:lag]
+    once = next((place for place, name in enumerate(usual) if usual.count(name) == 1), None)
+    if once is None:
+        return []
+    likeness = {}
+    for place, name in enumerate(names):
+        first = place - once
+        if name == usual[once] and first >= 0 and names[first] == usual[0]:
+            before = names[first - lag : first] if first >= lag else []
+            likeness[first] = _likeness(before, usual), _likeness(names[first:][:lag], usual)
+    whole = [first for first, (_, after) in likeness.items() if after >= 0.95]
+    interruptions = sum(b - a != lag for a, b in pairwise(whole))
+    spent = sum(_time(items, first, first + lag) for first in whole)
+    is_rare = interruptions <= max(3, 0.05 * len(whole)) and len(likeness) * lag <= 2 * len(names)
+    if len(whole) < 4 or not is_rare or spent < 0.8 * _time(items, 0, len(items)):
+        return []
+    begins = [first for first, both in likeness.items() if max(both) >= 0.4]
+    same = round(
+        sum(after for _, after in likeness.values()) / len(likeness) * (begins[-1] - begins[0])
+    )
+    end = _end(names, begins, len(names), lag)
+    return [Phase(lag, begins[0], begins, end, same, np.array(names, np.int64))]
+
+
+def _likeness(part: list[int], usual: list[int]) -> float:
+    return sum(a == b for a, b in zip(part, usual, strict=False)) / len(usual)
 
 
 def _time(items: list[Operation], first: int, stop: int) -> int:
@@ -232,14 +270,7 @@ def _phase(items: list[Operation], names: Int64, first: int, stop: int, lag: int
     begins = [first + place for place in begins]
     same = [names[place] == names[place - lag] if place - lag >= first else False
             for place in range(first, stop)]  # fmt: skip
-    usual = next((a for a, b in reversed([*pairwise(begins)]) if b - a == lag), begins[-2])
-    last = range(begins[-1], min(begins[-1] + lag, stop))
-    others = [place for place in last if names[place] != names[usual + place - begins[-1]]]
-    if len(others) > 0.1 * len(last):
-        end = others[0]
-    else:
-        of_usual = set(names[usual : usual + lag].tolist())
-        end = max(place for place in last if int(names[place]) in of_usual) + 1
+    end = _end(names.tolist(), begins, stop, lag)
     returns = sum(bool(same[place + lag - first]) for place in range(begins[0], begins[-1])
                   if place + lag < stop)  # fmt: skip
     begin = begins[0]
@@ -249,6 +280,16 @@ def _phase(items: list[Operation], names: Int64, first: int, stop: int, lag: int
     ):
         begin = earlier
     return Phase(lag, begin, begins, end, returns, names)
+
+
+def _end(names: list[int], begins: list[int], stop: int, lag: int) -> int:
+    usual = next((a for a, b in reversed([*pairwise(begins)]) if b - a == lag), begins[-2])
+    last = range(begins[-1], min(begins[-1] + lag, stop))
+    others = [place for place in last if names[place] != names[usual + place - begins[-1]]]
+    if len(others) > 0.1 * len(last):
+        return others[0]
+    of_usual = set(names[usual : usual + lag])
+    return max(place for place in last if names[place] in of_usual) + 1
 
 
 def _begins(items: list[Operation], names: list[int], lag: int) -> list[int] | None:
