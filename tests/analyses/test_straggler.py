@@ -33,7 +33,7 @@ from traceprof.reports import json as json_report
 from traceprof.reports import text
 from traceprof.trace.nsight import schema as schema_names
 
-# PM
+pytestmark = pytest.mark.slow
 
 Runs = Callable[..., tuple[dict[str, Any], Analysis]]
 
