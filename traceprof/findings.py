@@ -258,7 +258,10 @@ class Finding(Struct, frozen=True, forbid_unknown_fields=True):
 
     id: Annotated[str, "Kind of finding, such as `gpu-idle`."]
     severity: Annotated[
-        Severity, one_of(*map(str, Severity)), "Severity, by the finding's share of the training."
+        Severity,
+        one_of(*map(str, Severity)),
+        "Severity, by the finding's share of the training; `info` for a rank whose time is under"
+        " 1 % of the longest rank's.",
     ]
     rank: Annotated[Count, "The rank concerned, as in `ranks`."]
     title: Annotated[Text, "The claim in one sentence."]

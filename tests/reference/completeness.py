@@ -81,7 +81,7 @@ def losses_of_profiler(facts: dict[str, Any]) -> Losses:
     ):
         some = kineto.events(facts, category)
         if not some or any(one["args"]["correlation"] <= 0 for one in some):
-            uncertain.add(word)  # no call can be held against records without ids
+            uncertain.add(word)  # no call can be compared with records without ids
         rows += [
             Row(one["args"]["correlation"], one["args"]["stream"], one["start"], one["end"])
             for one in some

@@ -334,7 +334,6 @@ def lost_lines(completeness: Sequence[tuple[int, Losses]]) -> list[str]:
 
 def _healthy(analysis: RunResult, headline: Headline, kind: str) -> str:
     causes = headline.causes
-    compute = percent(_share_of_mean(headline.breakdown, "compute_ns"))
     computes = _computes(analysis, headline)
     costs = [(share_of_step(one, analysis.breakdown), one) for one in headline.worst]
     cost, worst = max(costs, key=lambda pair: pair[0], default=(0.0, None))
@@ -342,6 +341,7 @@ def _healthy(analysis: RunResult, headline: Headline, kind: str) -> str:
         longest, nothing = headline.breakdown.rank, f"Nothing can be gained from {worst.id}"
         if worst.rank == longest:
             return f"{nothing}, {percent(cost)} of the {kind}: {computes}."
+        compute = percent(_share_of_mean(headline.breakdown, "compute_ns"))
         nothing += f" of rank {worst.rank}, {percent(cost)} of its {kind}"
         return f"{nothing}, while rank {longest} computes {compute} of its own."
     if not causes:
