@@ -33,6 +33,23 @@ def test_files_of_a_reports_processes_count(tmp_path: Path, report: str) -> None
     assert found == ([1] if "rank1" in report else [None, 1, 10])
 
 
+def test_files_of_other_reports_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(20):
+        leave(tmp_path, f"node7-rank{rank}", rank=rank)
+    read_bytes, read = Path.read_bytes, list[str]()
+
+    def counted(file: Path) -> bytes:
+        read.append(file.name)
+        return read_bytes(file)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    (timed,) = timed_beside(tmp_path / "node7-rank1.pt.trace.json.gz")
+    assert timed.rank == 1
+    assert read == ["node7-rank1.baseline.json"]
+
+
 @pytest.mark.parametrize(
     "changed",
     [

@@ -7,7 +7,7 @@ instead of those that boards of that name can; and the cores that the job could 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -138,27 +138,27 @@ def machine_beside(report: Path, host: str | None) -> MachineLinks | None:
 
     If the report does not name its host, the file counts only if it is the only one.
     """
-    machines = [machine for _, machine in read_beside(report, PREFIX, SUFFIX, MachineLinks)]
+    machines = [*read_beside(report, f"{PREFIX}*{SUFFIX}", MachineLinks)]
     if host is not None:
         machines = [machine for machine in machines if machine.host == host]
     return machines[0] if len(machines) == 1 else None
 
 
 def read_beside(
-    report: Path, prefix: str, suffix: str, kind: type[Known]
-) -> Iterator[tuple[str, Known]]:
-    """Yield what stands beside a report in files of a kind, with the rest of each file's name.
+    report: Path, pattern: str, kind: type[Known], is_wanted: Callable[[str], bool] = bool
+) -> Iterator[Known]:
+    """Yield what stands beside a report in files of a kind, by a pattern of names.
 
-    Files that are damaged, or that somebody else wrote, are left out.
+    Files whose names are not wanted are not read: beside a report of many ranks there are many.
+    Those that are damaged, or that somebody else wrote, are left out.
     """
     try:
-        files = sorted(report.absolute().parent.glob(f"{prefix}*{suffix}"))
+        files = sorted(report.absolute().parent.glob(pattern))
     except OSError:
         return
-    for file in files:
+    for file in filter(lambda file: is_wanted(file.name), files):
         with suppress(OSError, msgspec.MsgspecError):
-            known = msgspec.json.decode(file.read_bytes(), type=kind)
-            yield file.name[len(prefix) : -len(suffix)], known
+            yield msgspec.json.decode(file.read_bytes(), type=kind)
 
 
 def _place(bus: str) -> tuple[int, ...]:

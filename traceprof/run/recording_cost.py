@@ -69,11 +69,13 @@ class TimedSteps(Record, frozen=True):
 
 def timed_beside(report: Path) -> tuple[TimedSteps, ...]:
     """Return the lengths of steps that processes of a report left beside it, by rank."""
-    found = [
-        timed
-        for name, timed in read_beside(report, "", SUFFIX, TimedSteps)
-        if report.name.startswith((f"{name}.", f"{_PROCESS.sub('', name)}.")) and timed.is_sane
-    ]
+
+    def is_of_report(file: str) -> bool:
+        name = file.removesuffix(SUFFIX)
+        return report.name.startswith((f"{name}.", f"{_PROCESS.sub('', name)}."))
+
+    read = read_beside(report, f"*{SUFFIX}", TimedSteps, is_of_report)
+    found = filter(lambda timed: timed.is_sane, read)
     return tuple(sorted(found, key=lambda timed: -1 if timed.rank is None else timed.rank))
 
 
