@@ -198,8 +198,6 @@ class KinetoTrace(Trace):
             return any((kinds > 0).any() for kinds in memory)
         if part is Part.EVENT_RECORDS:
             return self._event_records is not None
-        if part in {Part.COMMUNICATION_CALLS, Part.MESSAGE_SIZES, Part.COMMUNICATORS}:
-            return self.holds_calls(part)
         kinds = _KINDS.get(part, ())
         return part in _ALWAYS or any(kind in self._content.num_events for kind in kinds)
 

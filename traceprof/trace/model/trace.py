@@ -94,7 +94,7 @@ class Trace(Protocol):
         """The program that wrote the file, with its version, after `exported by`."""
 
     def holds(self, part: Part) -> bool:
-        """Return whether the report holds a part."""
+        """Return whether the report holds a part, but for those of `communication_calls`."""
 
     @property
     def operations(self) -> Mapping[RankKey, RankOperations]:
@@ -194,17 +194,6 @@ class Trace(Protocol):
 
     def communication_calls(self, process: int) -> ProcessCalls:
         """Return the communication calls on the host, from NCCL's ranges and labels."""
-
-    def holds_calls(self, part: Part) -> bool:
-        """Return whether communication calls are recorded; or their sizes or communicators."""
-        calls = [
-            source
-            for process in {key.process for key in self.operations}
-            for source in self.communication_calls(process)[:2]
-        ]
-        columns = {Part.MESSAGE_SIZES: "bytes", Part.COMMUNICATORS: "communicator"}
-        column = columns.get(part, "operation")
-        return any((getattr(source, column) >= 0).any() for source in calls)
 
     @property
     def label_ranges(self) -> Mapping[int, LabelRanges]:

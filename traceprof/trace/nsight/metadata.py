@@ -369,8 +369,7 @@ def holds(trace: Trace, database: Database, part: Part) -> bool:
         series = [samples for several in trace.counters.by_gpu.values() for samples in several]
         periods = [median_of(samples.end_ns - samples.start_ns) for samples in series]
         return any(period <= _DENSE_NS for period in periods)
-    # A database that is cut short cannot be read.
-    return part is Part.END or trace.holds_calls(part)
+    return part is Part.END  # a database that is cut short cannot be read
 
 
 def check_is_export(database: Database) -> None:
