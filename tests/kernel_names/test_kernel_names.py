@@ -430,7 +430,7 @@ def test_words_change_no_result(name: str) -> None:
         assert operations != []
 
 
-def test_most_expressions_are_not_compiled() -> None:
+def test_most_expressions_are_not_searched() -> None:
     rows = [
         row
         for row in CATEGORIES

@@ -54,7 +54,7 @@ class CategoryRow(Record, frozen=True):
     """Names of one category."""
 
     category: Category  # of kernels with such names
-    # of which each such name has one, in small letters: most expressions are never compiled
+    # of which each such name has one, in small letters: it is looked for first, in less time
     words: Sequence[str]
     # searched for in the function's name, without templates and parameters; or in the whole name,
     # if `functions` is given
