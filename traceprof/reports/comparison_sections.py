@@ -322,17 +322,19 @@ def _findings(changes: Sequence[FindingChange]) -> Section:
             change.status,
             _known(change.before_ns),
             _known(change.after_ns),
-            change_text(-change.came_ns)
-            if change.came_ns is not None
-            else "-"
-            if change.before_ns is None
-            else "unknown",
+            _change(change),
             _predicted(change),
         )
         for change in changes
     ]
     headings = ("finding", "", "before", "after", "change", "predicted gain")
     return section("Findings, per step", table(headings, rows, text=headings[:2]))
+
+
+def _change(change: FindingChange) -> str:
+    if change.came_ns is None:
+        return "-" if change.before_ns is None else "unknown"
+    return change_text(-change.came_ns)
 
 
 def _predicted(change: FindingChange) -> str:
