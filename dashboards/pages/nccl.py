@@ -174,7 +174,7 @@ _MAX_NAME = 48
 def time(uses: Uses) -> dict[str, Any]:
     """Return the time of each operation on each rank."""
     rows, row_of = _rows(uses)
-    series = charts.Series("total_ns", "time of a rank", "dot", charts.COMMUNICATION)
+    series = charts.Series("time of a rank", "dot", charts.COMMUNICATION)
     shown, medians, ranges = _split(
         uses, row_of, lambda use: use.total_ns, lambda ns: f"{ns / _NS_PER_MS:.3f} ms", 1
     )
@@ -199,8 +199,8 @@ def time(uses: Uses) -> dict[str, Any]:
 def bus_bandwidth(uses: Uses) -> dict[str, Any]:
     """Return the bus bandwidth of each operation on each rank, and the link's peak."""
     rows, row_of = _rows(uses)
-    rates = charts.Series("busbw_gb_per_s", "bus bandwidth of a rank", "dot", charts.BLUE)
-    peaks = charts.Series("peak_gb_per_s", "peak of the link in one direction", "tick", charts.GREY)
+    rates = charts.Series("bus bandwidth of a rank", "dot", charts.BLUE)
+    peaks = charts.Series("peak of the link in one direction", "tick", charts.GREY)
     shown, medians, ranges = _split(uses, row_of, _rate, "{:.2f} GB/s".format, -1)
     for rank, use, row in shown:
         note = f"rank {rank}: {_rate(use):.2f} GB/s over {counted(use.count, 'operation')}"
@@ -237,7 +237,7 @@ def _split(
 
     Points have the largest values times `sign`.
     """
-    medians = charts.Series("", "the others: range and median", "tick", charts.GREY)
+    medians = charts.Series("the others: range and median", "tick", charts.GREY)
     points: list[int] = []
     ranges: list[dict[str, Any]] = []
     for row in dict.fromkeys(row_of):

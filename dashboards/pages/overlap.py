@@ -196,9 +196,9 @@ def gain_and_cost(
     Other ranks share the last row, which shows their means. Cost and net gain are of those
     whose kernels could be compared.
     """
-    hidden = charts.Series("hidden_ns", "hidden behind compute", "bar", charts.BLUE)
-    cost = charts.Series("wall_excess_ns", "cost: kernels run longer", "bar", charts.COMMUNICATION)
-    gain = charts.Series("net_gain_ns", "net gain", "diamond", None)
+    hidden = charts.Series("hidden behind compute", "bar", charts.BLUE)
+    cost = charts.Series("cost: kernels run longer", "bar", charts.COMMUNICATION)
+    gain = charts.Series("net gain", "diamond", None)
     for row, group in enumerate([*([result] for result in results), *([others] if others else [])]):
         hidden_ns = fmean(result.hidden_ns for result in group)
         hidden.add(row, hidden_ns, f"overlap hides {hidden_ns / 1e6:.3f} ms")
@@ -231,10 +231,8 @@ def alone_against_overlapped(
 ) -> dict[str, Any]:
     """Return the mean durations of kernels alone and overlapped, joined by a line."""
     several = len({rank for rank, _ in rows}) > 1
-    alone = charts.Series("mean_alone_ns", "alone", "ring", charts.GREY)
-    overlapped = charts.Series(
-        "mean_overlapped_ns", "beside communication", "dot", charts.COMMUNICATION
-    )
+    alone = charts.Series("alone", "ring", charts.GREY)
+    overlapped = charts.Series("beside communication", "dot", charts.COMMUNICATION)
     lines, joins = [], []
     for row, ((rank, signature), href) in enumerate(zip(rows, hrefs, strict=True)):
         name = one_line(function_name(signature.name))

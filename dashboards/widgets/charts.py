@@ -157,14 +157,13 @@ class Lane:
 
 @dataclass(slots=True)
 class Series:
-    """Bars or points of one kind, at the values of one column of results."""
+    """Bars or points of one kind."""
 
-    column: str  # as JSON calls it
     name: str  # its name in the legend
     mark: Mark  # the shape of each
     color: str | None  # of all marks; None for the colour of text
     rows: list[int] = field(default_factory=list)  # the row's index of each mark
-    values: list[float] = field(default_factory=list)  # of each mark, in the column's unit
+    values: list[float] = field(default_factory=list)  # of each mark
     notes: list[list[str]] = field(default_factory=list)  # lines below the row's name, of each
 
     def add(self, row: int, value: float, *notes: str) -> None:

@@ -166,10 +166,9 @@ export interface Lanes extends Drawn {
   rows: { title: string; name: string; href: string | null }[];
   /** By what values are divided for the axis: 1e6 for ns on one of ms. */
   per: number;
-  /** Points by their row, of a column of results; a colour of null is that of text. */
+  /** Points by their row; a colour of null is that of text. */
   series: {
-    name: string; mark: LaneMark; color: string | null; column: string; rows: number[]; values: number[];
-    notes: string[][];
+    name: string; mark: LaneMark; color: string | null; rows: number[]; values: number[]; notes: string[][];
   }[];
   joins: { row: number; from: number; to: number; color: string }[];
 }
