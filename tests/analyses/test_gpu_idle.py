@@ -277,6 +277,17 @@ def test_samples_inside_of_mpi(tmp_path: Path, outermost: tuple[str, str], cause
     assert cause in one(judged(tmp_path, builder)).title
 
 
+def test_one_sample_of_each_thread_says_nothing_of_mpi(tmp_path: Path) -> None:
+    builder = late("f").api("cudaEventQuery", 0, US, tid=2)
+    start = 9 * MS
+    builder.kernel(start, start + MS, "f", launch=(start - US, start))
+    builder.raw("StringIds", id=90_000, value="MPI_Barrier")
+    for sample, thread in enumerate((global_tid(), global_tid(tid=2))):
+        builder.raw("COMPOSITE_EVENTS", id=sample, start=2 * MS, globalTid=thread)
+        builder.raw("SAMPLING_CALLCHAINS", id=sample, symbol=90_000, stackDepth=0)
+    assert "MPI" not in one(judged(tmp_path, builder)).title
+
+
 def test_code_between_pages_that_the_host_reads(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, MS, "f", launch=(-9 * US, -8 * US))
     builder.api("cudaDeviceSynchronize_v3020", -5 * US, MS + US)

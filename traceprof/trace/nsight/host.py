@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from traceprof.intervals import Int64, Mask
 from traceprof.trace.columns import Column, pack, pack_ahead
-from traceprof.trace.grouping import distinct_values, is_in, numbered, without
+from traceprof.trace.grouping import distinct_values, is_in, median_of, numbered, without
 from traceprof.trace.model import host as model
 from traceprof.trace.model.kinds import SynchronizationKind, synchronization_kind
 from traceprof.trace.model.special_values import NULL, OPEN_END
@@ -238,12 +238,12 @@ def _sampled_mpi(database: Database, threads: Int64) -> dict[int, model.ThreadSp
     time, thread, symbol = _sampled(database, threads, np.array(sorted(names), np.int64))
     order = np.lexsort((time, thread))
     time, thread, symbol = time[order], thread[order], symbol[order]
-    start, end = np.arange(max(len(time) - 1, 0)), np.arange(1, max(len(time), 1))
-    apart = time[end] - time[start]
-    usual: Any = np.median(apart[thread[start] == thread[end]]) if len(apart) else 0
-    inside = (thread[start] == thread[end]) & (symbol[start] == symbol[end])
-    inside &= (symbol[start] != NULL) & (apart <= 2 * usual)
-    start, end = start[inside], end[inside]
+    start = np.flatnonzero(np.diff(thread) == 0)  # another sample of the thread follows
+    apart = time[start + 1] - time[start]
+    inside = (symbol[start] == symbol[start + 1]) & (symbol[start] != NULL)
+    inside &= apart <= 2 * median_of(apart)
+    start = start[inside]
+    end = start + 1
     ids, number = numbered(symbol[start])
     texts = tuple(names[key] for key in ids.tolist())
     order = np.lexsort((time[end], time[start]))
