@@ -257,11 +257,12 @@ def test_calls_that_launch_nothing_lose_nothing(name: str, tmp_path: Path) -> No
         assert not is_driver or rank.completeness.losses.num_launches == 52
 
 
-def test_calls_that_are_recorded_twice_launch_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("early_ns", [500, 0])
+def test_calls_that_are_recorded_twice_launch_once(early_ns: int, tmp_path: Path) -> None:
     """With --cudabacktrace, another row of a call lies around CUPTI's own, with the same id."""
     builder = _program()
     for number in range(50):
-        start = 20_000 * number - 5_500
+        start = 20_000 * number - 5_000 - early_ns
         builder.api("cudaLaunchKernel", start, start + 4_000, correlation=number + 1)
     with ranks_of(builder.write(tmp_path / "twice.sqlite")) as (rank,):
         losses = rank.completeness.losses

@@ -39,7 +39,7 @@ def _in_order(columns: dict[str, Column]) -> model.ApiCalls:
     length = columns["length"]
     correlation = columns.pop("correlationId").values
     if not (correlation[1:] > correlation[:-1]).all():
-        order = np.lexsort((start, correlation))
+        order = np.lexsort((-length.values, start, correlation))
         order = order[~_is_around_itself(order, start, correlation, length, others[0])]
         start, correlation = start.take(order), correlation.take(order)
         length, *others = (column.taken(order) for column in (length, *others))
