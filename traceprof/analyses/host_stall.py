@@ -116,7 +116,7 @@ def _cost(
         ends = _left_together(waits, groups, waits.group.members[column], member)
         ends = np.append(member.start_ns[:1], ends)  # what was before the first is not known
         since = ends[np.maximum(np.searchsorted(ends, start, side="right") - 1, 0)]
-        stalled[rows] = intervals.covered_within(of_member.stalled, np.minimum(since, start), start)
+        stalled[rows] = intervals.covered_within(of_member.stalled, since, start)
     return np.minimum(unhidden, stalled[:, np.newaxis])
 
 

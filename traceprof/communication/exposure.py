@@ -363,7 +363,7 @@ def _idle_compute(rank: Rank, ready: Readiness, first: Int64) -> Int64:
     end_before = np.where(before >= 0, ready.end_ns[before], UNKNOWN)
     start, input_end = ready.start_ns[first], ready.input_end_ns[first]
     until = np.where(input_end == UNKNOWN, start, np.minimum(input_end, start))
-    return intervals.covered_within(rank.compute, end_before, np.maximum(end_before, until))
+    return intervals.covered_within(rank.compute, end_before, until)
 
 
 def _reasons(
@@ -385,9 +385,7 @@ def _reasons(
     since = np.maximum(ready.input_end_ns[operations], _end_before(rank, ready, operations))
     has_since = has_launch & (since != UNKNOWN)
     late = np.zeros(len(operations), np.int64)
-    late[has_since] = intervals.covered_within(
-        rank.compute, since[has_since], np.maximum(launch, since)[has_since]
-    )
+    late[has_since] = intervals.covered_within(rank.compute, since[has_since], launch[has_since])
     beside_compute = {
         stream: intervals.intersect(covered, rank.compute)
         for stream, covered in ready.covered.items()

@@ -501,11 +501,7 @@ def chains(rank: Rank, queue: Queue, blocked: Mask, avoidable: Intervals) -> tup
     head = queue.before[waiting[first]]
     start = np.maximum(np.minimum.reduceat(queue.ready_ns[waiting], first), queue.start_ns[head])
     end = queue.start_ns[waiting[stop - 1]]
-    counted = intervals.covered_within(
-        avoidable,
-        np.minimum(queue.ready_ns[waiting], queue.start_ns[waiting]),
-        queue.start_ns[waiting],
-    )
+    counted = intervals.covered_within(avoidable, queue.ready_ns[waiting], queue.start_ns[waiting])
     counted[queue.independence[waiting] == Independence.DEPENDENT] = 0
     cost = np.add.reduceat(counted, first)
     worst = np.lexsort((start, start - end, -cost))[:MAX_EVIDENCE]

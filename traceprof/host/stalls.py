@@ -173,7 +173,7 @@ def _silences(rank: Rank, outer: Sequence[_Outermost]) -> HostEvents:
     for number, (thread, start, end, name) in enumerate(outer):
         begin, stop = np.maximum.accumulate(end)[:-1], start[1:]
         others = intervals.merge(*busy[:number], *busy[number + 1 :])
-        covered = intervals.covered_within(others, begin, np.maximum(begin, stop))
+        covered = intervals.covered_within(others, begin, stop)
         counts = (stop > begin) & (covered <= _MAX_BUSY * (stop - begin))
         counts &= np.searchsorted(step_starts, begin) == np.searchsorted(step_starts, stop)
         rows = np.flatnonzero(counts)

@@ -83,8 +83,7 @@ def without_stalls(process: Process, durations: Durations) -> Durations:
     for thread in distinct_values(stalls.thread).tolist():
         stalled, rows = stalls.of_thread(thread), np.flatnonzero(threads == thread)
         inside[outer[rows]] += intervals.covered_within(stalled, start[rows], end[rows])
-        since, until = end[rows][:-1], start[rows][1:]
-        between = intervals.covered_within(stalled, np.minimum(since, until), until)
+        between = intervals.covered_within(stalled, end[rows][:-1], start[rows][1:])
         before[outer[rows[1:]]] += between
     return replace(durations, saved_before_call_ns=before, saved_in_call_ns=inside)
 
