@@ -86,12 +86,6 @@ PATTERNS: tuple[Pattern, ...] = (
     # Transformer Engine's user buffers (tensor-parallel overlap)
     _pattern(r"(?:.*::)?k?userbuffers_\w+"),
 )
-WORDS = (
-    *("ccl", "onerankreduce", "all_reduce", "multimem_", "c10d::", "cross_device_", "allreduce"),
-    *("aiter::", "alltoall", "moea2a", "internode", "intranode", "deep_ep::", "mori::", "nvshmem"),
-    "userbuffers_",
-)
-"""Each name of these patterns has one, in small letters, looked for first: in less time."""
 
 
 class CommunicationPatterns:
@@ -104,8 +98,7 @@ class CommunicationPatterns:
     def operation(self, demangled_name: str) -> str | None:
         """Return the operation, `Unknown` where the name hides it, or None for compute."""
         function = function_name(demangled_name)
-        built_in = PATTERNS if any(word in function.casefold() for word in WORDS) else ()
-        for pattern in (*self._extra, *built_in):
+        for pattern in (*self._extra, *PATTERNS):
             match = pattern.expression.fullmatch(function)
             if match:
                 return match.groupdict().get("operation") or pattern.operation

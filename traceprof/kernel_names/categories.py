@@ -8,7 +8,6 @@ libraries use the name; it states only what the name itself says, never a guess.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from enum import Enum
 from functools import cache
 
@@ -54,8 +53,6 @@ class CategoryRow(Record, frozen=True):
     """Names of one category."""
 
     category: Category  # of kernels with such names
-    # of which each such name has one, in small letters: it is looked for first, in less time
-    words: Sequence[str]
     # searched for in the function's name, without templates and parameters; or in the whole name,
     # if `functions` is given
     expression: re.Pattern[str]
@@ -71,41 +68,33 @@ _GENERIC = re.compile(
 
 
 def _row(
-    category: Category,
-    words: str,
-    expression: str,
-    source: str,
-    functions: re.Pattern[str] | None = None,
+    category: Category, expression: str, source: str, functions: re.Pattern[str] | None = None
 ) -> CategoryRow:
-    return CategoryRow(category, words.split(), re.compile(expression), source, functions)
+    return CategoryRow(category, re.compile(expression), source, functions)
 
 
 CATEGORIES: tuple[CategoryRow, ...] = (
     # -- functions that are named by their template arguments
     _row(
         Category.OPTIMIZER,
-        "adam sgd lamb adagrad rmsprop novograd lion non_finite_check",
         r"(?i)(?:adam|sgd|lamb|adagrad|rmsprop|novograd|lion)\w*functor|non_finite_check_and_unscale",
         "PyTorch ATen/native/cuda/fused_*_impl.cu, AmpKernels.cu; NVIDIA apex csrc/multi_tensor_*",
         _GENERIC,
     ),
     _row(
         Category.REDUCTION,
-        "lpnorm l2norm",
         r"LpNorm|L2Norm",
         "PyTorch ATen/native/cuda/ForeachReduceOp.cu; NVIDIA apex multi_tensor_l2norm_kernel.cu",
         _GENERIC,
     ),
     _row(
         Category.ELEMENTWISE,
-        "multi_tensor_apply foreach_tensor",
         r"multi_tensor_apply_kernel|foreach_tensor",
         "PyTorch ATen/native/cuda/MultiTensorApply.cuh: torch._foreach_*",
         _GENERIC,
     ),
     _row(
         Category.ATTENTION,
-        "flashattn attention fmha",
         r"FlashAttn|[aA]ttention|fmha|Fmha",
         "FlashAttention 3 (hopper/flash_fwd_kernel_sm90.h); CUTLASS examples 41, 77 and 88; AMD's"
         " ck_tile::kentry<…, FmhaFwdKernel<…>>",
@@ -113,14 +102,12 @@ CATEGORIES: tuple[CategoryRow, ...] = (
     ),
     _row(
         Category.CONVOLUTION,
-        "fprop dgrad wgrad ::conv:: conv2d conv3d implicitgemm",
         r"fprop|dgrad|wgrad|::conv::|Conv2d|Conv3d|ImplicitGemm",
         "CUTLASS include/cutlass/conv; cuDNN's cutlass_cudnn_*",
         _GENERIC,
     ),
     _row(
         Category.MATMUL,
-        "gemm gemv",
         r"(?i)gemm(?!a)|gemv",
         "CUTLASS include/cutlass/gemm; cuBLAS's cutlass_80_*gemm_*",
         _GENERIC,
@@ -128,14 +115,12 @@ CATEGORIES: tuple[CategoryRow, ...] = (
     # -- attention
     _row(
         Category.ATTENTION,
-        "fmha_ flash",
         r"(?:^|::)fmha_|^_?flash_attn|flash_(?:fwd|bwd)_|(?:fwd|bwd)_flash_|_flash_(?:fprop|bprop)_",
         "FlashAttention 1 and 2; PyTorch mem_eff_attention (fmha_cutlassF/B); cuDNN's"
         " cudnn_generated_fort_native_sdpa_*_flash_*",
     ),
     _row(
         Category.ATTENTION,
-        "attention attn sdpa pagedkv sage_fwd",
         r"(?i)attention|(?<![a-z])attn(?![a-z])|(?<![a-z])sdpa(?![a-z])|PagedKV|^sage_fwd",
         "vLLM paged_attention_v*_kernel; Triton's _attn_fwd; PyTorch Inductor"
         " triton_tem_fused_flex_attention; FlashInfer *With(Paged|Ragged)KVCacheKernel;"
@@ -144,77 +129,61 @@ CATEGORIES: tuple[CategoryRow, ...] = (
     # -- convolutions, before matrix multiplications: many are "implicit GEMM"
     _row(
         Category.CONVOLUTION,
-        "fprop dgrad wgrad winograd implicit_gemm xmma_cudnn",
         r"fprop|dgrad|wgrad|winograd|implicit_gemm|xmma_cudnn",
         "cuDNN 7 to 9: sm80_xmma_fprop_implicit_gemm_*, xmma_cudnn::, dgrad2d_alg1_1",
     ),
     _row(
         Category.CONVOLUTION,
-        "cudnn",
         r"(?:^|_)(?:[shid]\d*|i8816)cudnn_|(?:^|_)scudnn",
         "cuDNN 7 and 8: volta_scudnn_*, volta_fp16_s884cudnn_*, turing_fp16_s1688cudnn_*",
     ),
     _row(
         Category.CONVOLUTION,
-        "conv im2col col2im vol2col",
         r"(?i)convol|(?<![a-z])conv(?:[123]d|_depthwise)?(?![a-z])|im2col|col2im|vol2col",
         "cuDNN implicit_convolve_sgemm; PyTorch ATen/native/cuda/im2col.cuh, DepthwiseConv2d.cu",
     ),
     _row(
         Category.CONVOLUTION,
-        "cudnn flip_filter fft",
         r"^cudnn::cnn::|cudnn::gemm::|cask_cudnn::|^flip_filter$|^fft[12]d_[cr]2[cr]_\d+",
         "cuDNN: helpers of its convolutions; its FFT algorithms (CUDNN_CONVOLUTION_*_ALGO_FFT)",
     ),
-    _row(
-        Category.CONVOLUTION,
-        "miopen igemm_",
-        r"^miopen\w*Conv|^igemm_(?:fwd|bwd|wrw)",
-        "AMD MIOpen",
-    ),
+    _row(Category.CONVOLUTION, r"^miopen\w*Conv|^igemm_(?:fwd|bwd|wrw)", "AMD MIOpen"),
     # -- matrix multiplications
     _row(
         Category.MATMUL,
-        "nvjet_",
         r"^nvjet_",
         "cuBLAS 12.6 and later on Hopper and Blackwell: nvjet_tst_*, nvjet_sm90_hss_*",
     ),
     _row(
         Category.MATMUL,
-        "gemm gemv splitk",
         r"(?i)gemm(?!a)|gemv|splitk_?reduce",
         "cuBLAS volta_sgemm_*, ampere_*gemm_*, sm80_xmma_gemm_*, gemv2T_kernel_val,"
         " splitKreduce_kernel; XLA gemm_fusion_*; DeepGEMM; bitsandbytes kgemm_*",
     ),
     _row(
         Category.MATMUL,
-        "mat triton_tem_ triton_mm_ mm_kernel fused_moe_kernel",
         r"(?i)(?<![a-z])mat(?:rix)?_?mul|^triton_(?:tem|mm)_\w*mm|^mm_kernel$|^fused_moe_kernel",
         "Triton's matmul_kernel; PyTorch triton_tem_fused_*mm_*; vLLM fused_moe_kernel",
     ),
     _row(
         Category.MATMUL,
-        "cijk_",
         r"^(?:Custom_)?Cijk_[A-Z]",
         "AMD Tensile (rocBLAS, hipBLASLt): Cijk_Ailk_Bljk_*",
     ),
     _row(
         Category.MATMUL,
-        "bmm_ marlin _sdd_ _dsd_ _dds_",
         r"^bmm_[A-Z]\w+_t\d+x\d+|(?:^|::)[mM]arlin$|^_(?:sdd|dsd|dds)_kernel$",
         "TensorRT-LLM's and FlashInfer's batched multiplications: bmm_E4m3_*; Marlin; MegaBlocks",
     ),
     # -- normalization, softmax among it
     _row(
         Category.NORMALIZATION,
-        "norm soft ln_ bn_",
         r"(?i)(?:batch|layer|group|instance|rms|weight)_?norm|soft_?max|(?<![a-z])(?:ln|bn)_(?:fwd|bwd|fw|bw)",
         "PyTorch ATen/native/cuda/*norm*.cu, SoftMax.cu; NVIDIA apex, Transformer Engine"
         " ln_fwd_*; cuDNN bn_fw_tr_1C11_kernel_NCHW",
     ),
     _row(
         Category.NORMALIZATION,
-        "gammabeta rowwisemoments compute cross",
         r"GammaBeta|RowwiseMoments|ComputeInternalGradients|Compute(?:Backward)?FusedParams|cuComputeGradInput"
         r"|(?i:cross_?entropy)",
         "PyTorch ATen/native/cuda/layer_norm_kernel.cu, group_norm_kernel.cu; NVIDIA apex"
@@ -223,69 +192,59 @@ CATEGORIES: tuple[CategoryRow, ...] = (
     # -- optimizers
     _row(
         Category.OPTIMIZER,
-        "adam sgd lamb adagrad koptimizer kprecondition amp_",
         r"(?i)(?:fused_?|multi_tensor_)(?:adam|sgd|lamb|adagrad)|adam_cuda|^kOptimizer|^kPreconditionOptimizer"
         r"|amp_update_scale|amp_non_finite",
         "NVIDIA apex and DeepSpeed; bitsandbytes csrc/kernels.cu; PyTorch AmpKernels.cu",
     ),
     # -- data pipelines on the GPU
-    _row(Category.OTHER, "dali::", r"^dali::", "NVIDIA DALI: decoding and augmentation of samples"),
+    _row(Category.OTHER, r"^dali::", "NVIDIA DALI: decoding and augmentation of samples"),
     # -- reductions
     _row(
         Category.REDUCTION,
-        "reduce dot_kernel",
         r"(?:^|::)reduce_kernel$|DeviceReduce|DeviceSegmentedReduce|^reduce_1Block_kernel$|^dot_kernel$"
         r"|nll_loss_(?:forward|backward)_reduce",
         "PyTorch ATen/native/cuda/Reduce.cuh, NLLLoss2d.cu; CUB; cuBLAS dot",
     ),
     _row(
         Category.REDUCTION,
-        "triton_ reduce lpnorm",
         r"^triton_(?:red|per)_|^input_\w*reduce\w*fusion|lpnorm_cleanup",
         "PyTorch Inductor: triton_red_fused_*, triton_per_fused_*; XLA input_reduce_fusion",
     ),
     # -- one element at a time, and copies within the GPU's memory
     _row(
         Category.ELEMENTWISE,
-        "elementwise catarray dropout masked_scale vectorized_gather",
         r"elementwise_kernel|elementwise_grid_stride_kernel|CatArrayBatchedCopy|fused_dropout_kernel"
         r"|masked_scale_kernel|vectorized_gather_kernel",
         "PyTorch ATen/native/cuda/CUDALoops.cuh, Shape.cu, Dropout.cu, IndexKernel.cu",
     ),
     _row(
         Category.ELEMENTWISE,
-        "nchw nhwc cudnn::ops::",
         r"(?i)nchwToNhwc|nhwcToNchw|cudnn::ops::(?:convertTensor|setTensor|scaleTensor|addTensor)\w*",
         "cuDNN: changes of layout around its convolutions",
     ),
     _row(
         Category.ELEMENTWISE,
-        "transpose subtensorop",
         r"^batched_transpose_\d|^SubTensorOpWith|^transpose_[A-Z]+2[A-Z]+_",
         "MIOpen src/kernels: changes of layout around its convolutions, MIOpenSubTensorOp*",
     ),
     _row(
         Category.ELEMENTWISE,
-        "triton_ loop_ eigen",
         r"^triton_poi_|^triton_for_|^loop_\w*fusion|^EigenMetaKernel$|Eigen::internal::EigenMetaKernel",
         "PyTorch Inductor: triton_poi_fused_*; XLA loop_*_fusion; TensorFlow's Eigen",
     ),
     _row(
         Category.ELEMENTWISE,
-        "fusion wrapped_",
         r"^(?:input_)?(?:transpose|concatenate|slice)\w*fusion"
         r"|^wrapped_(?:convert|transpose|broadcast|slice|concatenate|copy|add|multiply)(?:_\d+)?$",
         "XLA: fusions of one operation, and of what changes the layout",
     ),
     _row(
         Category.ELEMENTWISE,
-        "cupy_",
         r"^cupy_(?:fill|copy|equal|not_equal|add|subtract|multiply|true_divide|power|sqrt|exp)(?:_|$)",
         "CuPy _core/_kernel.pyx: cupy_NAME__TYPES",
     ),
     _row(
         Category.ELEMENTWISE,
-        "gelu silu swiglu geglu act_and_mul rotary rope",
         r"(?i)(?<![a-z])(?:gelu|silu|swiglu|geglu|act_and_mul|rotary(?:_embedding|_kernel)|rope)(?![a-z])",
         "vLLM csrc/activation_kernels.cu, pos_encoding_kernels.cu; Transformer Engine; Liger;"
         " FlashAttention's rotary_kernel",
@@ -293,57 +252,45 @@ CATEGORIES: tuple[CategoryRow, ...] = (
     # -- known kernels of other categories
     _row(
         Category.OTHER,
-        "radixsort devicescan pool index embedding distribution generate_seed gen_sequenced",
         r"RadixSort|DeviceScan|_pool_|[Pp]ool(?:ing)?[123]?d?_|index\w*_backward_kernel|embedding_backward"
         r"|distribution_\w+kernel|generate_seed_pseudo|gen_sequenced",
         "CUB; PyTorch DilatedMaxPool2d.cu, Indexing.cu; cuRAND",
     ),
     _row(
         Category.OTHER,
-        "thrust:: cub:: split_embedding permute_pooled linearize bounds_check recat_copy fbgemm",
         r"^(?:thrust|cub)::|^split_embedding_|^permute_pooled_embs|^linearize_index|^bounds_check_ind"
         r"|^recat_copy|^fbgemm",
         "Thrust and CUB; FBGEMM's embedding tables and permutations",
     ),
     _row(
         Category.OTHER,
-        "quanti scaled_fp8_quant per_token_group_quant transformer_engine::",
         r"(?i)quanti[sz]e|(?:^|_|::)(?:scaled_fp8|per_token_group)_quant|transformer_engine::.*(?:cast|act_kernel|unary_|padding|transpose)",
         "bitsandbytes, TensorRT-LLM, vLLM and Transformer Engine: changes of number formats",
     ),
     _row(
         Category.OTHER,
-        "selective_scan_ chunk_ state_passing_",
         r"^selective_scan_|^_chunk_(?:scan|state|cumsum)_|^_bmm_chunk_|^_state_passing_",
         "Mamba: state space models",
     ),
     _row(
         Category.OTHER,
-        "moe::dev:: reshape_and_cache store_kvcache _padded_ permute_kernel",
         r"^moe::dev::|::reshape_and_cache|::store_kvcache|^_padded_(?:gather|scatter|copy)|^_(?:un)?permute_kernel$",
         "Mixtures of experts in TensorRT-LLM, MegaBlocks and Transformer Engine; caches of keys"
         " and values in vLLM and SGLang",
     ),
     _row(
         Category.OTHER,
-        "vision::ops:: miopenpool tensor __amd_rocclr_ scal_kernel axpy_kernel epilogue::impl::",
         r"^vision::ops::|^MIOpenPool|^Op(?:\dd)?Tensor|^__amd_rocclr_|^op_generic_tensor_kernel$|(?:^|_)(?:scal|axpy)_kernel"
         r"|(?:^|::)epilogue::impl::",
         "torchvision; MIOpen; ROCm's fills and copies by kernels; cuDNN; cuBLAS",
     ),
     _row(
         Category.OTHER,
-        "triton__",
         r"^triton__\d[\dcde]*$",
         "PyTorch Inductor 2.0 to 2.3: kernels of any category, named by their arguments only:"
         " triton__0d1d2de3de",
     ),
-    _row(
-        Category.OTHER,
-        "at::",
-        r"^at::(?:native|cuda)::",
-        "PyTorch ATen: the rest of its own kernels",
-    ),
+    _row(Category.OTHER, r"^at::(?:native|cuda)::", "PyTorch ATen: the rest of its own kernels"),
 )
 """The first matching row counts."""
 
@@ -395,15 +342,10 @@ def is_main_compute(demangled_name: str) -> bool:
 def _compute_kind(name: str) -> KernelKind:
     function = function_name(name)
     is_generic = _GENERIC.search(function) is not None
-    small, small_function = name.casefold(), function.casefold()
     for row in CATEGORIES:
-        if row.functions is None:
-            searched, small_letters = function, small_function
-        elif is_generic:
-            searched, small_letters = name, small
-        else:
+        if row.functions is not None and not is_generic:
             continue
-        if any(word in small_letters for word in row.words) and row.expression.search(searched):
+        if row.expression.search(function if row.functions is None else name):
             break
     else:
         return KernelKind(Category.OTHER, single_format(name), None, is_known=False)
