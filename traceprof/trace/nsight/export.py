@@ -292,9 +292,9 @@ class NsightTrace(Trace):
         if pids:
             names = ", ".join(str(pid) for pid in sorted(pids))
             notes.append(
-                f"CUDA was traced in {counted(len(pids), 'process')} ({names}) of which this export"
-                " has no GPU operation. Known reasons: the process ended before Nsight Systems had"
-                " written them (let all threads end before it does, or add"
+                f"CUDA was traced in {counted(len(pids), 'process')} ({names}), but no GPU"
+                " operation was written there. Known reasons: the process ended before Nsight"
+                " Systems had written them (let all threads end before it does, or add"
                 " --cuda-flush-interval=1000), its CUDA is newer than Nsight Systems, or it"
                 " launched none while it was recorded"
             )
