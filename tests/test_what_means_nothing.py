@@ -144,7 +144,10 @@ def assert_same(folder: Path, path: Path, way: Callable[[Database], None]) -> No
     before = _answer(copy)
     with _changing(copy) as db:
         way(db)
-    assert _answer(copy) == (_shifted(before) if way is clock_shifted else before)
+    after = _answer(copy)
+    if way is helping_process and not before["ranks"]:
+        del before["notes"], after["notes"]  # of an export without GPU work they count the events
+    assert after == (_shifted(before) if way is clock_shifted else before)
 
 
 def _copy_of(path: Path, folder: Path) -> Path:

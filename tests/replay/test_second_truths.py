@@ -18,10 +18,14 @@ NUM_STEPS_OF = dict.fromkeys(("pipeline", "pipeline-unlabelled", "two-stages", "
 SAME = 0.001  # of a step, by which bounds may be beaten besides
 LARGE, MAX_WIDTH = 0.05, 0.5  # of a step; of the true change
 # What is missed, or refused although the recording is intact, and why.
+# Of many seeds.
 KNOWN: dict[tuple[str, str], str] = {
     ("process-ahead", "kernel:gemm=0.5x"): (
         "78 of 100 are limits, 22 are wide: whether a process beside loads the data is not recorded"
-    )
+    ),
+    ("loader-stages-slow", "no-data-loading"): (
+        "5 of 100 are refused: without GPU time the replayed step is over 5 % off the host's own"
+    ),
 }
 # One of each kind always, all with `make verify`.
 _OFTEN = (
@@ -122,4 +126,5 @@ def test_nine_of_ten_intervals_hold_the_truth_and_all_bounds(
     for assume, count in counts.items():
         enough = num_seeds if parse(assume).is_bound else MIN_HELD * num_seeds
         # What is mended is no longer known.
-        assert (count["held"] >= enough) != ((name, assume) in KNOWN), (assume, count)
+        is_known = num_seeds == MANY_SEEDS and (name, assume) in KNOWN
+        assert (count["held"] >= enough) != is_known, (assume, count)
