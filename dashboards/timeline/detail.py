@@ -17,15 +17,14 @@ from traceprof.communication.readiness import stream_waits
 from traceprof.errors import one_line
 from traceprof.host.launching_code import launching_code
 from traceprof.host.places import places, places_of_calls
-from traceprof.intervals import Int64, largest
+from traceprof.intervals import BEYOND_NS, Int64, largest
 from traceprof.run.launching_calls import launching_calls
 from traceprof.run.rank import Rank
 from traceprof.trace.columns import Column, pack_ahead
 from traceprof.trace.model.host import ApiCalls, HostCode
 from traceprof.trace.model.kinds import memory_label
 from traceprof.trace.model.operations import Copies, Operations
-from traceprof.trace.model.ranges import Marks
-from traceprof.trace.model.special_values import NULL, OPEN_END
+from traceprof.trace.model.special_values import NULL
 from traceprof.units import counted, duration, percent, size_text, three_digits
 
 
@@ -324,48 +323,37 @@ def _launched(timeline: RankTimeline, call: int) -> list[int]:
     return [index for _, index in sorted(launched)]
 
 
-def _range_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
-    if timeline.ranges is None:
-        return
-    ranges = timeline.ranges
-    thread, start = int(ranges.thread[index]), timeline.clock.at(int(ranges.start_ns[index]))
-    yield "thread", str(timeline.rank.trace.thread_number(thread))
-    if ranges.end_ns[index] == OPEN_END:
-        yield "end", "still open when the capture stopped"
-    if ranges.nests[index]:
-        yield from _around("inside", timeline, thread, start, index)
-
-
-def _host_code_facts(source: str, timeline: RankTimeline, index: int) -> Iterator[Fact]:
-    rank = timeline.rank
-    read = rank.trace.operators if source == ev.OPERATOR else rank.trace.python_functions
-    code: HostCode = read(rank.process)  # type: ignore[assignment]  # it is one of them
-    yield "thread", str(rank.trace.thread_number(_value(code.packed_thread, index)))
-    flops = int(code.work_of(slice(index, index + 1))[0, 0])
-    if flops > 0:
-        yield "multiplications and additions", f"{flops:,}"
-
-
-def _mark_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
-    rank = timeline.rank
-    marks: Marks = rank.trace.marks(rank.process)  # type: ignore[assignment]  # it is one of them
-    thread = int(marks.thread[index])
+def _thread_facts(source: str, timeline: RankTimeline, index: int) -> Iterator[Fact]:
+    """Yield what is known of an event of a thread that is no call."""
+    rank, part = timeline.rank, timeline.events[source].parts[0]
+    thread = _value(part.threads, index)
     yield "thread", str(rank.trace.thread_number(thread))
-    yield from _around("inside", timeline, thread, timeline.clock.at(int(marks.time_ns[index])))
+    if _value(part.spans.packed_length, index) >= BEYOND_NS:
+        yield "end", "still open when the capture stopped"
+    if source == ev.OPERATOR:
+        operators: HostCode = rank.trace.operators(rank.process)  # type: ignore[assignment]
+        flops = int(operators.work_of(slice(index, index + 1))[0, 0])
+        if flops > 0:
+            yield "multiplications and additions", f"{flops:,}"
+    is_nested = bool(part.nesting(np.array([index]))[0])
+    if source == ev.MARK or (source == ev.RANGE and is_nested):
+        inside_of = index if source == ev.RANGE else -1
+        yield from _around("inside", timeline, thread, part.start(index), inside_of)
 
 
 def _around(
-    what: str, timeline: RankTimeline, thread: int, time_ns: int, inside_of: int | None = None
+    what: str, timeline: RankTimeline, thread: int, time_ns: int, inside_of: int = -1
 ) -> Iterator[Fact]:
     """Yield the names of a thread's nested ranges open at a time, outermost first; none without."""
-    names, ranges = [], timeline.ranges
-    if ranges is None:
-        return
+    names = []
     for track in timeline.tracks:
-        if track.source != ev.RANGE or ranges.thread[track.index[0]] != thread:
+        if track.source != ev.RANGE:
+            continue
+        (ranges,) = timeline.events[ev.RANGE].parts
+        if _value(ranges.threads, int(track.index[0])) != thread:
             continue
         place = int(track.row.started_before(np.array([time_ns + 1]))[0]) - 1
-        if place < 0 or not ranges.nests[track.index[place]]:
+        if place < 0 or not ranges.nesting(track.index[[place]])[0]:
             continue
         if track.row.end_ns[place] <= time_ns:
             continue
@@ -385,10 +373,10 @@ def _step_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
 
 
 _FACTS: dict[str, Callable[[RankTimeline, int], Iterator[Fact]]] = {
-    ev.RANGE: _range_facts,
-    ev.MARK: _mark_facts,
-    ev.OPERATOR: partial(_host_code_facts, ev.OPERATOR),
-    ev.PYTHON: partial(_host_code_facts, ev.PYTHON),
+    **{
+        source: partial(_thread_facts, source)
+        for source in (ev.RANGE, ev.MARK, ev.OPERATOR, ev.PYTHON)
+    },
     ev.STEP: _step_facts,
 }
 _WHAT = {

@@ -19,14 +19,13 @@ from traceprof.analyses.breakdown import StepMeasures, step_times
 from traceprof.communication.messages import Messages, messages
 from traceprof.host.places import places, places_of_calls
 from traceprof.host.rank_stalls import RankStalls
-from traceprof.intervals import Int32, Int64, Mask
+from traceprof.intervals import NO_NUMBERS, Int32, Int64, Mask
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.run.opening import Rank
-from traceprof.trace.columns import Column, pack
+from traceprof.trace.columns import Column, PackedSpans, pack
 from traceprof.trace.model.host import ThreadSpans
 from traceprof.trace.model.kinds import CopyKind
-from traceprof.trace.model.operations import RankOperations
 from traceprof.units import size_text
 
 COMPUTE, COMMUNICATION, COPY, HOST, NVTX = "compute", "communication", "copy", "host", "nvtx"
@@ -171,20 +170,21 @@ def _searched(records: Messages, place: int) -> str:
     return " · ".join(filter(None, parts)).lower()
 
 
+_NONE = pack(NO_NUMBERS)
+
+
 @dataclass(frozen=True, eq=False)
 class EventPart:
     """Events from one place in the columns of the analysis."""
 
-    key: Column  # n keys, which stand for names
-    ids: Int64  # int64[m], the keys that there may be, ascending
-    number: Int64  # int64[m], the number of the name that each key stands for
-    starts: Column | Int64  # when each event began: a column, or int64[n]
-    # of the rank: starts are on its report's clock, what is asked for on the run's
-    clock: RankClock = OWN
+    spans: PackedSpans  # when n events ran, on the clock of their report; marks have no length
+    name: Column  # the numbers of their n names
+    kind: str  # of the rows in which they stand
+    clock: RankClock = OWN  # of the rank: what is asked for is on the run's clock
     is_ordered: bool = True  # whether they stand in the order of their start
-    kind: str = COMPUTE  # of the rows in which they stand
-    # returns how long some of them took, int64[k]; None for no length
-    lengths: Callable[[Int64], Int64] | None = None
+    threads: Column = _NONE  # on which each ran; empty for what is of no thread
+    # bool[n], which were pushed and popped, so that they lie inside each other; None for all
+    nests: Mask | None = None
     streams: Column | None = None  # on which each ran; None for no stream
     # returns which of them stand in rows of communication, bool[n]
     communicates: Callable[[], Mask] | None = None
@@ -196,16 +196,15 @@ class EventPart:
     code: Callable[[Int64], tuple[Int32, Sequence[str]]] | None = None
 
     def __len__(self) -> int:
-        return len(self.key)
+        return len(self.spans)
 
-    def numbers(self, index: Int64) -> Int64:
-        """Return the numbers of the names of some events, int64[k]."""
-        return self.number[np.searchsorted(self.ids, self.key.at(index))]
+    def nesting(self, index: Int64 | Int32) -> Mask:
+        """Return which of some events lie inside each other, bool[k]."""
+        return np.ones(len(index), np.bool_) if self.nests is None else self.nests[index]
 
     def start_ns(self, index: Int64) -> Int64:
         """Return when some events began, int64[k]."""
-        own = self.starts[index] if isinstance(self.starts, np.ndarray) else self.starts.at(index)
-        return self.clock.to_run(own)
+        return self.clock.to_run(self.spans.starts.at(index))
 
     def start(self, index: int) -> int:
         """Return when one of them began."""
@@ -218,8 +217,7 @@ class EventPart:
     @cached_property
     def counted(self) -> tuple[Int64, Int64]:
         """The numbers of the names that there are, and how many events each has, int64[k] each."""
-        ids, count = self.key.counted()
-        return self.number[np.searchsorted(self.ids, ids)], count
+        return self.name.counted()
 
     @cached_property
     def known_labels(self) -> MessageLabels | None:
@@ -228,8 +226,7 @@ class EventPart:
 
     def places(self, wanted: Int64) -> Int64:
         """Return the events with one of these names, ascending."""
-        chosen = self.ids[np.isin(self.number, wanted)]
-        return np.flatnonzero(self.key.isin(chosen.tolist()))
+        return np.flatnonzero(self.name.isin(wanted.tolist()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,11 +242,11 @@ class Events:
     def numbers(self, index: Int64) -> Int64:
         """Return the number of the name of each of some events, int64[k]."""
         if len(self.parts) == 1:
-            return self.parts[0].numbers(index)
+            return self.parts[0].name.at(index)
         number, first = np.empty(len(index), np.int64), 0
         for part in self.parts:
             chosen = (index >= first) & (index < first + len(part))
-            number[chosen] = part.numbers(index[chosen] - first)
+            number[chosen] = part.name.at(index[chosen] - first)
             first += len(part)
         return number
 
@@ -275,73 +272,59 @@ class Events:
         return self.names.label(int(self.numbers(np.array([index]))[0]))
 
 
-def operation_events(rank: Rank, clock: RankClock = OWN) -> Events:
-    """Return the GPU operations of a rank, on the run's clock."""
-    operations: RankOperations = rank.operations
-    _, _, memsets, graphs = operations.groups
-    names = dict(rank.kernel_names)
-    ids, of_signature = np.unique(operations.kernels.name_of_signature, return_inverse=True)
-    kinds = {int(kind): f"{kind.label} copy" for kind in CopyKind}
-    copy_kinds = np.unique(operations.copies.kind)
-    kernel_names = _named(ids, names, "(unnamed kernel)")
-    copy_names = _named(copy_kinds, kinds, "unknown copy")
+def gpu_events(
+    rank: Rank, steps: Sequence[StepMeasures], clock: RankClock = OWN
+) -> dict[str, Events]:
+    """Return the GPU operations of a rank, and its training steps if it has some, by source."""
+    events = {OPERATION: _operations(rank, clock)}
+    if steps:
+        names = [f"step {step.number}" for step in steps]
+        spans = PackedSpans(*map(pack, step_times(steps)))
+        events[STEP] = _events(names, EventPart(spans, pack(np.arange(len(steps))), STEPS, clock))
+    return events
+
+
+def _events(names: Sequence[str], part: EventPart) -> Events:
+    return Events(NameTable(names), (part,))
+
+
+def _operations(rank: Rank, clock: RankClock) -> Events:
+    operations = rank.operations
+    kernels, copies, memsets = operations.kernels, operations.copies, operations.memsets
+    ids, of_signature = np.unique(kernels.name_of_signature, return_inverse=True)
+    copy_kinds, of_copy = np.unique(copies.kind, return_inverse=True)
     first, memset = len(ids), len(ids) + len(copy_kinds)
-    signatures = np.arange(len(operations.kernels.name_of_signature))
-    has_gpu = rank.device is not None
-    sent = partial(_message_sizes, rank) if has_gpu else None
-    # The key of each group, its values, and the numbers of the names that they stand for.
-    keyed: list[tuple[Column, Int64, Int64]] = [
-        (operations.kernels.packed_signature, signatures, of_signature.reshape(-1)),
-        (pack(operations.copies.kind), copy_kinds, first + np.arange(len(copy_kinds))),
-    ]
-    for number, group in enumerate((memsets, graphs)):
-        one = np.zeros(1, np.int64)
-        keyed.append((pack(np.zeros(len(group), np.int64)), one, one + memset + number))
-    sizes = (sent, operations.copies.bytes.take, operations.memsets.bytes.take, None)
-    communicates = (lambda: rank.is_communication_kernel, lambda: rank.is_peer_copy, None, None)
-    labels = partial(message_labels, rank) if has_gpu else None
-    return Events(
-        NameTable([*kernel_names, *copy_names, "memset", "CUDA graph"], num_kernels=first),
-        tuple(
-            EventPart(
-                *keyed[number],
-                group.starts,
-                clock,
-                kind=(COMPUTE, COPY, COPY, COMPUTE)[number],
-                lengths=group.packed_length.at,
-                streams=group.packed_stream,
-                communicates=communicates[number],
-                labels=None if number else labels,
-                sizes=sizes[number],
-                code=partial(_code, rank, number),
-            )
-            for number, group in enumerate(operations.groups)
-        ),
+    names = (
+        pack(of_signature.reshape(-1)[kernels.packed_signature.values]),
+        pack(first + of_copy.reshape(-1)),
+        pack(np.full(len(memsets), memset)),
+        pack(np.full(len(operations.groups[3]), memset + 1)),
     )
-
-
-def _events(
-    names: NameTable,
-    key: Column,
-    starts: Column | Int64,
-    clock: RankClock,
-    kind: str,
-    lengths: Callable[[Int64], Int64] | None,
-    code: Callable[[Int64], tuple[Int32, Sequence[str]]] | None = None,
-) -> Events:
-    """Return events on the run's clock; the keys, in their order, stand for the names."""
-    numbers = np.arange(len(names))
-    ids = key.distinct if kind == HOST else numbers
-    is_ordered = kind not in {HOST, STALLS}
-    part = EventPart(key, ids, numbers, starts, clock, is_ordered, kind, lengths, code=code)
-    return Events(names, (part,))
-
-
-def step_events(steps: Sequence[StepMeasures], clock: RankClock = OWN) -> Events:
-    """Return the training steps of a rank."""
-    start, length = step_times(steps)
-    names = NameTable([f"step {step.number}" for step in steps])
-    return _events(names, pack(np.arange(len(steps))), start, clock, STEPS, length.__getitem__)
+    sent = partial(_message_sizes, rank) if rank.device is not None else None
+    sizes = (sent, copies.bytes.take, memsets.bytes.take, None)
+    communicates = (lambda: rank.is_communication_kernel, lambda: rank.is_peer_copy, None, None)
+    kinds = {int(kind): f"{kind.label} copy" for kind in CopyKind}
+    all_names = [
+        *_named(ids, dict(rank.kernel_names), "(unnamed kernel)"),
+        *_named(copy_kinds, kinds, "unknown copy"),
+        "memset",
+        "CUDA graph",
+    ]
+    parts = (
+        EventPart(
+            group,
+            names[number],
+            (COMPUTE, COPY, COPY, COMPUTE)[number],
+            clock,
+            streams=group.packed_stream,
+            communicates=communicates[number],
+            labels=None if sent is None or number else partial(message_labels, rank),
+            sizes=sizes[number],
+            code=partial(_code, rank, number),
+        )
+        for number, group in enumerate(operations.groups)
+    )
+    return Events(NameTable(all_names, num_kernels=first), tuple(parts))
 
 
 def _message_sizes(rank: Rank, kernel: Int64) -> Int64:
@@ -357,50 +340,46 @@ def _code(rank: Rank, group: int | None, index: Int64) -> tuple[Int32, Sequence[
 
 
 def host_events(rank: Rank, clock: RankClock, stalls: RankStalls | None) -> dict[str, Events]:
-    """Return the events of a rank's host, by source."""
-    events = {}
-    calls, ranges = rank.calls, rank.trace.range_table(rank.process)
-    marks = rank.trace.marks(rank.process)
-    if calls is not None:
-        ids = calls.packed_name.distinct
-        names = NameTable(_named(ids, rank.trace.api_names, "(unnamed call)"))
-        lengths = calls.packed_length.at
-        place = partial(_code, rank, None)
-        events[CALL] = _events(names, calls.packed_name, calls.starts, clock, HOST, lengths, place)
-    if ranges is not None:
-        start, end = ranges.start_ns, ranges.end_ns
-        names = NameTable(ranges.names)
-        events[RANGE] = _events(
-            names, pack(ranges.name), start, clock, NVTX, lambda index: end[index] - start[index]
-        )
+    """Return the events of a rank's host, by source, in the order of their rows on a thread."""
+    events, trace, process = {}, rank.trace, rank.process
+    marks, ranges, calls = trace.marks(process), trace.range_table(process), rank.calls
     if marks is not None:
-        names = NameTable(marks.names)
-        events[MARK] = _events(names, pack(marks.name), marks.time_ns, clock, MARKS, None)
-    for source, kind, code in (
-        (OPERATOR, OPERATORS, rank.trace.operators(rank.process)),
-        (PYTHON, PYTHON, rank.trace.python_functions(rank.process)),
+        spans = PackedSpans(pack(marks.time_ns), pack(np.zeros(len(marks), np.int64)))
+        part = EventPart(spans, pack(marks.name), MARKS, clock, threads=pack(marks.thread))
+        events[MARK] = _events(marks.names, part)
+    if ranges is not None:
+        spans, threads = _packed(ranges.start_ns, ranges.end_ns), pack(ranges.thread)
+        name, nests = pack(ranges.name), ranges.nests
+        part = EventPart(spans, name, NVTX, clock, threads=threads, nests=nests)
+        events[RANGE] = _events(ranges.names, part)
+    for source, named in ((PLACE, place_spans(rank)), (STACK, stack_spans(rank))):
+        if len(named):
+            spans, threads = _packed(named.start_ns, named.end_ns), pack(named.thread)
+            part = EventPart(spans, pack(named.name), source, clock, threads=threads)
+            events[source] = _events(named.names, part)
+    if calls is not None:
+        ids, threads = calls.packed_name.distinct, calls.packed_thread
+        name, code = pack(calls.packed_name.places_in(ids)), partial(_code, rank, None)
+        part = EventPart(calls, name, HOST, clock, is_ordered=False, threads=threads, code=code)
+        events[CALL] = _events(_named(ids, trace.api_names, "(unnamed call)"), part)
+    for source, kind, ran in (
+        (OPERATOR, OPERATORS, trace.operators(process)),
+        (PYTHON, PYTHON, trace.python_functions(process)),
     ):
-        if code is not None:
-            names, lengths = NameTable(code.names), code.packed_length.at
-            events[source] = _events(names, code.packed_name, code.starts, clock, kind, lengths)
-    for source, read in ((PLACE, place_spans), (STACK, stack_spans)):
-        spans = rank.cache.get(read, rank)
-        if len(spans):
-            length, names = spans.end_ns - spans.start_ns, NameTable(spans.names)
-            events[source] = _events(
-                names, pack(spans.name), spans.start_ns, clock, source, length.__getitem__
-            )
+        if ran is not None:
+            part = EventPart(ran, ran.packed_name, kind, clock, threads=ran.packed_thread)
+            events[source] = _events(ran.names, part)
     if stalls is not None and len(stalls.start_ns):
-        start = stalls.start_ns
+        spans = _packed(stalls.start_ns, stalls.end_ns)
+        name = pack(np.zeros(len(spans), np.int64))
         events[STALL] = _events(
-            NameTable(["stalled"]),
-            pack(np.zeros(len(start), np.int64)),
-            start,
-            clock,
-            STALLS,
-            (stalls.end_ns - start).__getitem__,
+            ["stalled"], EventPart(spans, name, STALLS, clock, is_ordered=False)
         )
     return events
+
+
+def _packed(start_ns: Int64, end_ns: Int64) -> PackedSpans:
+    return PackedSpans(pack(start_ns), pack(end_ns - start_ns))
 
 
 def place_spans(rank: Rank) -> ThreadSpans:

@@ -325,7 +325,7 @@ def _column(
     """Return a column of some events, int64[k], `NULL` for no value; and the texts of the keys."""
     part, values = match.part, np.full(len(index), NULL)
     if column == "name":
-        return part.numbers(index), match.names.label
+        return part.name.at(index), match.names.label
     if column == "start":
         values = part.start_ns(index)
     elif column == "rank":
@@ -335,9 +335,9 @@ def _column(
     elif column == "place" and part.code is not None:
         place, names = part.code(index)
         return place.astype(np.int64), lambda at: names[at] if at >= 0 else None
-    elif column == "duration" and part.lengths is not None:
-        length = part.lengths(index)  # of ranges that were open when the capture ended it is NULL
-        values = np.where(length < BEYOND_NS, length, NULL)
+    elif column == "duration" and part.kind != ev.MARKS:
+        length = part.spans.packed_length.at(index)
+        values = np.where(length < BEYOND_NS, length, NULL)  # some were open as the capture ended
     elif column == "step":
         values = steps_at(match.rank, part.start_ns(index))
     return np.where(values < 0, NULL, values) if column == "bytes" else values, None
@@ -380,7 +380,7 @@ def _matches_of(
     places = _fulfilling(part, query, np.flatnonzero(is_found))
     if query.intervals is not None:
         places = _among(part, query.intervals[rank], places)
-    wanted, of_each = np.unique(part.numbers(places), return_counts=True)
+    wanted, of_each = np.unique(part.name.at(places), return_counts=True)
     return wanted, of_each, places
 
 
@@ -393,7 +393,7 @@ def _fulfilling(part: ev.EventPart, query: Query, places: Int64) -> Int64:
         kept = np.where(communicates, ev.COMMUNICATION in query.kinds, part.kind in query.kinds)
         places = places[np.broadcast_to(kept, len(places))]
     if query.longer_ns is not None or query.shorter_ns is not None:
-        length = np.zeros(len(places)) if part.lengths is None else part.lengths(places)
+        length = part.spans.packed_length.at(places)
         over = -1.0 if query.longer_ns is None else query.longer_ns
         under = np.inf if query.shorter_ns is None else query.shorter_ns
         places = places[(length > over) & (length < under)]
@@ -407,8 +407,7 @@ def _among(part: ev.EventPart, intervals: Int64, places: Int64) -> Int64:
     start = part.start_ns(places)
     is_near = np.isin(start, intervals[:, 0])
     places, start = places[is_near], start[is_near]
-    length = np.zeros(len(places), np.int64) if part.lengths is None else part.lengths(places)
-    pairs = np.stack((start, length.astype(np.int64)), axis=1)
+    pairs = np.stack((start, part.spans.packed_length.at(places)), axis=1)
     any_length = intervals[intervals[:, 1] < 0, 0]
     return places[np.isin(_pairs(pairs), _pairs(intervals)) | np.isin(start, any_length)]
 

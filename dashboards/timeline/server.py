@@ -353,7 +353,7 @@ def _changed(analysis: Analysis, side: str, store: Timelines) -> dict[str, Any]:
         begin = kernels.start_ns(places)
         shown = (start <= begin) & (begin < end)
         begin = begin[shown]
-        after = begin + (0 if kernels.lengths is None else kernels.lengths(places[shown]))
+        after = begin + kernels.spans.packed_length.at(places[shown])
         name = one_line(kernel_title(kernel.after or kernel.before or ""), _MAX_ADVICE)
         times = f"{duration(kernel.before_ns)} before, {duration(kernel.after_ns)} after a step"
         mark = {

@@ -20,15 +20,8 @@ import numpy as np
 
 from dashboards.clock import Clock, RankClock
 from dashboards.questions import ComparedSide, ComparedSides, questions_about
-from dashboards.timeline.events import (
-    OPERATION,
-    STEP,
-    Events,
-    host_events,
-    operation_events,
-    step_events,
-)
-from dashboards.timeline.tracks import RankTimeline, read_gpu, with_host
+from dashboards.timeline.events import Events, gpu_events, host_events
+from dashboards.timeline.tracks import RankTimeline, gpu_timeline, with_host
 from traceprof.analyses.breakdown import StepMeasures, step_times
 from traceprof.analysis import Analysis
 from traceprof.errors import TraceprofError
@@ -142,7 +135,7 @@ class Timelines:
         self._event_reader = EventReader(self._read_events)
         self._lock = threading.Lock()  # of what is kept; never held while something is made
         self._making: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
-        self._reading: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+        self._reading: defaultdict[int, threading.RLock] = defaultdict(threading.RLock)
 
     @property
     def numbers(self) -> Collection[int]:
@@ -171,17 +164,16 @@ class Timelines:
 
     def gpu(self, number: int) -> RankTimeline:
         """Return a rank's timeline as far as it is made: at least the rows of its GPU."""
-        rank = self._ranks[number]
-        return self._made(number, lambda _: True, lambda _: self._read_gpu(rank))
+        return self._made(number, lambda _: True, lambda _: self._gpu(number))
 
     def whole(self, number: int) -> RankTimeline:
         """Return a rank's timeline with the rows of its host."""
         rank = self._ranks[number]
 
         def complete(known: RankTimeline | None) -> RankTimeline:
-            timeline = known or self._read_gpu(rank)
+            timeline = known or self._gpu(number)
             with self._reader(rank):
-                return with_host(timeline, self.source.stalls.get(number))
+                return with_host(timeline, self.events(number))
 
         return self._made(number, lambda timeline: timeline.has_host, complete)
 
@@ -208,10 +200,7 @@ class Timelines:
         with self._lock:
             known = self._of_gpu.get(number)
         if known is None:
-            clock = self.clock(number)
-            known = {OPERATION: operation_events(self._ranks[number], clock)}
-            if self._steps.get(number):
-                known[STEP] = step_events(self._steps[number], clock)
+            known = gpu_events(self._ranks[number], self.steps(number), self.clock(number))
             with self._lock:
                 self._of_gpu[number] = known
         return known
@@ -265,12 +254,13 @@ class Timelines:
                 self._kept.move_to_end(number)
             return self._kept.get(number)
 
-    def _reader(self, rank: Rank) -> threading.Lock:
+    def _reader(self, rank: Rank) -> threading.RLock:
         with self._lock:
             return self._reading[rank.report]
 
-    def _read_gpu(self, rank: Rank) -> RankTimeline:
-        return read_gpu(rank, self._steps.get(rank.rank, ()), self.clock(rank.rank))
+    def _gpu(self, number: int) -> RankTimeline:
+        events, clock = self._gpu_events(number), self.clock(number)
+        return gpu_timeline(self._ranks[number], self.steps(number), events, clock)
 
 
 class OtherSide:

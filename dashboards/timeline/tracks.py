@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
@@ -13,16 +13,13 @@ from dashboards.clock import OWN, RankClock
 from dashboards.timeline import events as ev
 from dashboards.timeline.rows import Row, Samples, merged
 from dashboards.view import MAX_NAME, device_text
-from traceprof.analyses.breakdown import StepMeasures, step_times
+from traceprof.analyses.breakdown import StepMeasures
 from traceprof.analyses.links.link_counters import link_samples
 from traceprof.errors import one_line
-from traceprof.host.rank_stalls import RankStalls
 from traceprof.intervals import Int32, Int64
 from traceprof.reports import tracks
 from traceprof.run.opening import Rank
 from traceprof.trace.grouping import groups
-from traceprof.trace.model.host import ApiCalls, HostCode, ThreadSpans
-from traceprof.trace.model.ranges import RangeTable
 from traceprof.trace.model.special_values import OPEN_END
 
 
@@ -50,8 +47,6 @@ class RankTimeline:
     clock: RankClock  # of the rank: rows and events are on the run's clock
     tracks: tuple[Track, ...]  # its rows, from the top
     events: dict[str, ev.Events]  # the events of the rows, by source
-    # its process's NVTX ranges; None if there are none, or the host is not read
-    ranges: RangeTable | None
     steps: tuple[StepMeasures, ...]  # its training steps on the GPU
     has_host: bool = False  # whether the rows of its host are included
 
@@ -108,47 +103,43 @@ class RankTimeline:
         return None
 
 
-def read_gpu(rank: Rank, steps: Sequence[StepMeasures], clock: RankClock = OWN) -> RankTimeline:
+def gpu_timeline(
+    rank: Rank,
+    steps: Sequence[StepMeasures],
+    events: Mapping[str, ev.Events],
+    clock: RankClock = OWN,
+) -> RankTimeline:
     """Return the timeline of a rank without the rows of its host, which take longer to read."""
-    events, tracks = {ev.OPERATION: ev.operation_events(rank, clock)}, []
-    if steps:
-        events[ev.STEP] = ev.step_events(steps, clock)
-        start, length = step_times(steps)
-        index = np.arange(len(steps), dtype=np.int32)
-        row = Row.of(clock.to_run(start), clock.to_run(start + length))
-        tracks.append(Track("", "steps on the GPU", ev.STEPS, ev.STEP, index, row))
-    tracks += _stream_tracks(rank, clock)
-    return RankTimeline(rank, clock, tuple(tracks), events, None, tuple(steps))
+    tracks = []
+    if ev.STEP in events:
+        tracks.append(_only_row(events, ev.STEP, "", "steps on the GPU"))
+    group = device_text(rank.device, rank.gpu)
+    tracks += _streams(group, events[ev.OPERATION], clock)
+    return RankTimeline(rank, clock, tuple(tracks), {**events}, tuple(steps))
 
 
-def _stream_tracks(rank: Rank, clock: RankClock) -> Iterator[Track]:
-    kernels, copies, memsets, graphs = rank.operations.groups
-    compute, communication, copy = range(len(ev.GPU_KINDS))
-    kinds = (
-        rank.is_communication_kernel.astype(np.int8),
-        np.where(rank.is_peer_copy, communication, copy),
-        np.full(len(memsets), copy),
-        np.full(len(graphs), compute),
-    )
+def _streams(group: str, events: ev.Events, clock: RankClock) -> Iterator[Track]:
     pieces: dict[tuple[int, int], list[tuple[Int32, Int64, Int64]]] = defaultdict(list)
     first = 0
-    for group, kind in zip((kernels, copies, memsets, graphs), kinds, strict=True):
-        stream, start, length = group.stream, group.starts.values, group.packed_length
-        for rows in groups(stream, kind) if len(group) else ():
-            key = int(stream[rows[0]]), int(kind[rows[0]])
-            begin = start[rows]
-            pieces[key].append(((rows + first).astype(np.int32), begin, begin + length.at(rows)))
-        first += len(group)
+    for part in events.parts:
+        assert part.streams is not None  # noqa: S101  (operations have one)
+        number = np.full(len(part), ev.GPU_KINDS.index(part.kind))
+        if part.communicates is not None:
+            number[part.communicates()] = ev.GPU_KINDS.index(ev.COMMUNICATION)
+        stream, start = part.streams.values, part.spans.starts.values
+        for rows in groups(stream, number) if len(part) else ():
+            key = int(stream[rows[0]]), int(number[rows[0]])
+            end = start[rows] + part.spans.packed_length.at(rows)
+            pieces[key].append(((rows + first).astype(np.int32), start[rows], end))
+        first += len(part)
     for key in sorted(pieces):
         parts = pieces.pop(key)
         index, start, end = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         if len(parts) > 1:
             order = np.argsort(start, kind="stable")
             index, start, end = index[order], start[order], end[order]
-        number, name = key[0], ev.GPU_KINDS[key[1]]
-        row = Row.of(clock.to_run(start), clock.to_run(end))
-        label = device_text(rank.device, rank.gpu)
-        yield Track(label, f"stream {number} · {name}", name, ev.OPERATION, index, row)
+        kind, row = ev.GPU_KINDS[key[1]], Row.of(clock.to_run(start), clock.to_run(end))
+        yield Track(group, f"stream {key[0]} · {kind}", kind, ev.OPERATION, index, row)
 
 
 _MAX_NESTED = 32  # Python's own stack, annotated, is as deep; what is deeper shares the last row
@@ -156,186 +147,109 @@ _MAX_PACKED = 8
 _COUNTERS = "sampled counters of links"
 _STALLED = "stalls of the host"
 _OPEN_THREADS = 2  # the one that runs the forward pass, and autograd's
+_FOLDED = {ev.OPERATOR: "operators", ev.PYTHON: "Python"}
+"""Sources whose rows are a folded group of their own, by their label."""
 
 
-def with_host(timeline: RankTimeline, stalls: RankStalls | None = None) -> RankTimeline:
+def with_host(timeline: RankTimeline, events: Mapping[str, ev.Events]) -> RankTimeline:
     """Return a timeline with the rows of the host below those of the GPU.
 
     The busiest threads come first, the main one before the others; the rest is folded.
     """
     rank, clock = timeline.rank, timeline.clock
-    ranges = rank.trace.range_table(rank.process)
-    events = timeline.events | ev.host_events(rank, clock, stalls)
-    stalled = [_stall_track(stalls, clock)] if stalls is not None and ev.STALL in events else []
-    busiest, others = _threads(rank, clock, ranges)
-    folded = (replace(other, is_folded=True) for other in others)
-    placed = []
-    if ev.PLACE in events and timeline.tracks:
-        spans = rank.cache.get(ev.place_spans, rank)
-        group = timeline.tracks[-1].group
-        placed = [_span_track(group, "place in the program", ev.PLACE, spans, clock, None)]
-    counters = []
-    for samples in (Samples.sampled(link, clock) for link in link_samples(rank)):
+    tracks = [*timeline.tracks]
+    if ev.PLACE in events and tracks:
+        tracks.append(_only_row(events, ev.PLACE, tracks[-1].group, "place in the program"))
+    for link in link_samples(rank):
+        samples = Samples.sampled(link, clock)
         index, row = np.arange(len(samples.row), dtype=np.int32), samples.row
-        counters.append(
+        tracks.append(
             Track(_COUNTERS, samples.label, ev.COUNTER, ev.SAMPLE, index, row, samples=samples)
         )
-    tracks = (*timeline.tracks, *placed, *counters, *stalled, *busiest, *folded)
-    return RankTimeline(rank, clock, tracks, events, ranges, timeline.steps, has_host=True)
+    if ev.STALL in events:
+        tracks.append(_only_row(events, ev.STALL, _STALLED, "stalled"))
+    tracks += _threads(rank, events)
+    return RankTimeline(rank, clock, tuple(tracks), {**events}, timeline.steps, has_host=True)
 
 
-def _threads(
-    rank: Rank, clock: RankClock, ranges: RangeTable | None
-) -> tuple[list[Track], list[Track]]:
-    rows = _rows_by_thread(rank, clock, ranges)
+def _only_row(events: Mapping[str, ev.Events], source: str, group: str, label: str) -> Track:
+    """Return all events of a source in one row."""
+    (part,) = events[source].parts
+    start, end = part.spans.start_ns, part.spans.end_ns
+    index = np.lexsort((end, start)).astype(np.int32)
+    row = Row.of(part.clock.to_run(start[index]), part.clock.to_run(end[index]))
+    return Track(group, label, part.kind, source, index, row)
+
+
+def _threads(rank: Rank, events: Mapping[str, ev.Events]) -> Iterator[Track]:
+    """Yield the rows of all threads, by the sources of their events."""
+    by_source = {
+        source: (of_source.parts[0], _by_thread(of_source.parts[0].threads.values))
+        for source, of_source in events.items()
+        if source != ev.PLACE
+    }
 
     def busyness(thread: int) -> tuple[int, int, int]:
         num_calls, num_ranges = (
-            len(rows[source][0].get(thread, ())) if source in rows else 0
+            len(by_source[source][1].get(thread, ())) if source in by_source else 0
             for source in (ev.CALL, ev.RANGE)
         )
         return -num_calls, -num_ranges, thread
 
-    def tracks(threads: Sequence[int]) -> Iterator[Track]:
-        for thread in threads:
-            for by_thread, drawn in rows.values():
-                if thread in by_thread:
-                    yield from drawn(_thread_label(rank, thread), by_thread[thread])
-
-    threads = sorted(set().union(*(by_thread for by_thread, _ in rows.values())), key=busyness)
-    busiest, others = threads[:_OPEN_THREADS], threads[_OPEN_THREADS:]
+    ordered = sorted({thread for _, of in by_source.values() for thread in of}, key=busyness)
+    busiest, others = ordered[:_OPEN_THREADS], ordered[_OPEN_THREADS:]
     busiest.sort(key=lambda thread: rank.trace.thread_number(thread) != rank.pid)
-    return list(tracks(busiest)), list(tracks(others))
-
-
-def _rows_by_thread(
-    rank: Rank, clock: RankClock, ranges: RangeTable | None
-) -> dict[str, tuple[dict[int, Int32], Callable[[str, Int32], Iterable[Track]]]]:
-    """Return, by source, the events of each thread, and what makes rows of them in a group."""
-    calls, marks = rank.calls, rank.trace.marks(rank.process)
     is_of_torch = rank.trace.origin == "torch.profiler"
-    named, marked = ("annotations", "marks") if is_of_torch else ("NVTX", "NVTX marks")
     is_hip = any(name.startswith("hip") for name in rank.trace.api_names.values())
-    api = "HIP API" if is_hip else "CUDA API"
-
-    def latest() -> int:
-        """Return the end of the last operation or call."""
-        ends = [group.last_end_ns for group in rank.operations.groups if len(group)]
-        if calls is not None and len(calls):
-            ends.append(int(calls.packed_length.add_to(calls.starts.values).max()))
-        return max(ends, default=0)
-
-    rows: dict[str, tuple[dict[int, Int32], Callable[[str, Int32], Iterable[Track]]]] = {}
-    if marks is not None:
-        time = clock.to_run(marks.time_ns)
-        rows[ev.MARK] = (
-            _by_thread(marks.thread),
-            lambda group, index: [
-                Track(group, marked, ev.MARKS, ev.MARK, index, Row.of(time[index], time[index]))
-            ],
-        )
-    if ranges is not None:
-        rows[ev.RANGE] = (
-            _by_thread(ranges.thread),
-            lambda group, index: _range_tracks(group, named, ranges, index, latest, clock),
-        )
-    sampled = rank.cache.get(ev.stack_spans, rank)
-    rows[ev.STACK] = (
-        _by_thread(sampled.thread),
-        lambda group, index: [_span_track(group, "sampled", ev.STACK, sampled, clock, index)],
-    )
-    for label, kind, source, spans in (
-        (api, ev.HOST, ev.CALL, calls),
-        ("operators", ev.OPERATORS, ev.OPERATOR, rank.trace.operators(rank.process)),
-        ("Python", ev.PYTHON, ev.PYTHON, rank.trace.python_functions(rank.process)),
-    ):
-        if spans is not None:
-            drawn = partial(_nested_tracks, label, kind, source, spans, clock)
-            rows[source] = _by_thread(spans.packed_thread.values), drawn
-    return rows
+    labels = {
+        ev.MARK: "marks" if is_of_torch else "NVTX marks",
+        ev.RANGE: "annotations" if is_of_torch else "NVTX",
+        ev.STACK: "sampled",
+        ev.CALL: "HIP API" if is_hip else "CUDA API",
+        **_FOLDED,
+    }
+    for thread in (*busiest, *others):
+        group = _thread_label(rank, thread)
+        for source, (part, of_source) in by_source.items():
+            if thread in of_source:
+                label, is_folded = labels[source], source in _FOLDED
+                of_thread = f"{group} · {label}" if is_folded else group
+                is_folded |= thread in others
+                for track in _nested(part, source, of_thread, label, of_source[thread], rank):
+                    yield replace(track, is_folded=is_folded)
 
 
-def _range_tracks(
-    group: str,
-    named: str,
-    ranges: RangeTable,
-    index: Int32,
-    latest: Callable[[], int],
-    clock: RankClock,
+def _nested(
+    part: ev.EventPart, source: str, group: str, label: str, index: Int32, rank: Rank
 ) -> Iterator[Track]:
-    start, end = ranges.start_ns[index], ranges.end_ns[index]
+    """Yield the rows of a thread's events, those that lie inside others below them."""
+    rows = index.astype(np.int64)
+    start, end = part.spans.starts.at(rows), part.spans.ends(rows)
     is_open = end == OPEN_END
     if is_open.any():
-        end = np.where(is_open, np.maximum(start, latest()), end)
+        end = np.where(is_open, np.maximum(start, _latest_ns(rank)), end)
     order = tracks.order(start, end)
     if order is not None:
         index, start, end = index[order], start[order], end[order]
-    start, end = clock.to_run(start), clock.to_run(end)
-    nests = ranges.nests[index]
-    for chosen, label, split, most in (
-        (~nests, f"{named} start/end", tracks.packed, _MAX_PACKED),
-        (nests, named, tracks.nested, _MAX_NESTED),
+    nests = part.nesting(index)
+    for chosen, name, split, most in (
+        (~nests, f"{label} start/end", tracks.packed, _MAX_PACKED),
+        (nests, label, tracks.nested, _MAX_NESTED),
     ):
-        if chosen.any():
-            lane = split(start[chosen], end[chosen], most)
-            times = start[chosen], end[chosen]
-            yield from _lanes(group, label, ev.NVTX, ev.RANGE, lane, index[chosen], *times)
+        lane = split(start[chosen], end[chosen], most)
+        for number in np.flatnonzero(np.bincount(lane)).tolist():
+            in_lane = np.flatnonzero(chosen)[lane == number]
+            row = Row.of(part.clock.to_run(start[in_lane]), part.clock.to_run(end[in_lane]))
+            level = f"{name} · level {number + 1}" if number else name
+            yield Track(group, level, part.kind, source, index[in_lane], row)
 
 
-def _nested_tracks(
-    label: str,
-    kind: str,
-    source: str,
-    spans: ApiCalls | HostCode,
-    clock: RankClock,
-    group: str,
-    index: Int32,
-) -> Iterator[Track]:
-    """Yield the rows of a thread's calls, operators or functions; the latter two are folded."""
-    rows = index.astype(np.int64)
-    start, end = spans.starts.at(rows), spans.ends(rows)
-    order = tracks.order(start, end)
-    if order is not None:
-        index, start, end = index[order], start[order], end[order]
-    lane = tracks.nested(start, end, _MAX_NESTED)
-    is_call = source == ev.CALL
-    group = group if is_call else f"{group} · {label}"
-    times = clock.to_run(start), clock.to_run(end)
-    for track in _lanes(group, label, kind, source, lane, index, *times):
-        yield track if is_call else replace(track, is_folded=True)
-
-
-def _span_track(
-    group: str, label: str, kind: str, spans: ThreadSpans, clock: RankClock, index: Int32 | None
-) -> Track:
-    if index is None:
-        index = np.arange(len(spans), dtype=np.int32)
-    row = Row.of(clock.to_run(spans.start_ns[index]), clock.to_run(spans.end_ns[index]))
-    return Track(group, label, kind, kind, index, row)
-
-
-def _stall_track(stalls: RankStalls, clock: RankClock) -> Track:
-    order = np.lexsort((stalls.end_ns, stalls.start_ns)).astype(np.int32)
-    row = Row.of(clock.to_run(stalls.start_ns[order]), clock.to_run(stalls.end_ns[order]))
-    return Track(_STALLED, "stalled", ev.STALLS, ev.STALL, order, row)
-
-
-def _lanes(
-    group: str,
-    label: str,
-    kind: str,
-    source: str,
-    lane: Int64,
-    index: Int32,
-    start: Int64,
-    end: Int64,
-) -> Iterator[Track]:
-    numbers = np.flatnonzero(np.bincount(lane)).tolist()
-    for number in numbers:
-        in_lane = lane == number if len(numbers) > 1 else slice(None)
-        row = Row.of(start[in_lane], end[in_lane])
-        name = f"{label} · level {number + 1}" if number else label
-        yield Track(group, name, kind, source, index[in_lane], row)
+def _latest_ns(rank: Rank) -> int:
+    """Return the end of the last operation or call."""
+    ends = [group.last_end_ns for group in rank.operations.groups if len(group)]
+    if rank.calls is not None and len(rank.calls):
+        ends.append(int(rank.calls.packed_length.add_to(rank.calls.starts.values).max()))
+    return max(ends, default=0)
 
 
 def _by_thread(thread: Int64) -> dict[int, Int32]:

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,20 @@ from dash.development.base_component import Component
 from playwright.sync_api import FloatRect, Locator, Page
 
 from dashboards.address import Address
+from dashboards.clock import OWN
 from dashboards.pages import timeline
 from dashboards.server.app import create_app
 from dashboards.server.serving import DashboardServer
 from dashboards.timeline import store
-from dashboards.timeline.tracks import RankTimeline, read_gpu, with_host
+from dashboards.timeline.events import gpu_events, host_events
+from dashboards.timeline.tracks import RankTimeline, gpu_timeline, with_host
 from dashboards.view import View
 from tests.support.builders import TraceBuilder
 from tests.support.traces import SAMPLE, analysis_of
+from traceprof.analyses.breakdown import StepMeasures
 from traceprof.analysis import Analysis, analyze
 from traceprof.errors import TraceFormatError
+from traceprof.run.rank import Rank
 
 
 def components(tree: Any) -> Iterator[Component]:
@@ -58,11 +62,17 @@ def charts(tree: Any) -> list[dict[str, Any]]:
 Event = tuple[int, int, str]
 
 
+def timeline_of(rank: Rank, steps: Sequence[StepMeasures] = ()) -> RankTimeline:
+    """Return all rows of a rank, on the clock of its report."""
+    events = gpu_events(rank, steps)
+    return with_host(gpu_timeline(rank, steps, events), events | host_events(rank, OWN, None))
+
+
 @contextmanager
 def timelines(trace: TraceBuilder, folder: Path) -> Iterator[list[RankTimeline]]:
     with analysis_of(trace.write(folder)) as analysis:
         steps = {row.rank: row.steps for row in analysis.result.breakdown}
-        yield [with_host(read_gpu(rank, steps.get(rank.rank, ()))) for rank in analysis.run.ranks]
+        yield [timeline_of(rank, steps.get(rank.rank, ())) for rank in analysis.run.ranks]
 
 
 def damage_host(monkeypatch: pytest.MonkeyPatch) -> None:

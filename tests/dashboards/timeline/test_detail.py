@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from dashboards.timeline.detail import describe, summarize
 from dashboards.timeline.events import Events
 from dashboards.timeline.search import Place, Query, after, place_of, search
-from dashboards.timeline.tracks import RankTimeline, read_gpu, with_host
+from dashboards.timeline.tracks import RankTimeline
 from tests.support.builders import TraceBuilder, record, wait
-from tests.support.dashboard import drawn, timelines
+from tests.support.dashboard import drawn, timeline_of, timelines
 from tests.support.selection import known
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
@@ -126,7 +126,7 @@ def test_the_message_of_a_communication_kernel() -> None:
     said = messages(rank)
     with_bytes = [index for index in range(len(said)) if said.bytes[index] >= 0]
     assert with_bytes
-    timeline = with_host(read_gpu(rank, ()))
+    timeline = timeline_of(rank)
     for index in with_bytes[:5]:
         facts = event_of(timeline, "op", int(said.kernel[index]))["facts"]
         assert facts["operation"].startswith(said.operations[said.operation[index]])

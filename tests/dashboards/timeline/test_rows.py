@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboards.timeline.rows import Row, Samples, Viewport, view
-from dashboards.timeline.tracks import read_gpu, with_host
 from tests.support.builders import TraceBuilder
-from tests.support.dashboard import asking, drawn, timelines
+from tests.support.dashboard import asking, drawn, timeline_of, timelines
 from tests.support.traces import SAMPLE, analysis_of, ranks_of
 from traceprof.analysis import analyze
 from traceprof.intervals import even_limits
@@ -156,7 +155,7 @@ def test_without_calls_or_ranges(tmp_path: Path) -> None:
 def test_all_that_a_trace_holds_is_in_a_row(real_trace: Path) -> None:
     with ranks_of(real_trace) as ranks:
         for rank in ranks:
-            timeline = with_host(read_gpu(rank, ()))
+            timeline = timeline_of(rank)
             ranges = rank.trace.range_table(rank.process)
             expected = {
                 "op": sum(map(len, rank.operations.groups)),
@@ -173,7 +172,7 @@ def test_all_that_a_trace_holds_is_in_a_row(real_trace: Path) -> None:
 
 def test_the_sample_has_what_one_looks_for() -> None:
     analysis = analyze(SAMPLE)
-    kinds = {track.kind for track in with_host(read_gpu(analysis.run.ranks[0], ())).tracks}
+    kinds = {track.kind for track in timeline_of(analysis.run.ranks[0]).tracks}
     assert kinds == {"nvtx", "host", "compute", "communication", "copy", "place"}
     analysis.close()
 

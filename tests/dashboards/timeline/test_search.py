@@ -1,6 +1,7 @@
 """The search by label and conditions: what is found, where, and in which columns."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from dashboards.timeline.events import COMMUNICATION, COPY, OPERATION
 from dashboards.timeline.search import COLUMNS, Query, hits, parsed
 from dashboards.timeline.store import Timelines, TimelineSource
+from tests.support.builders import TraceBuilder
 from tests.support.dashboard import Ask, asking
 from tests.support.traces import SAMPLE, analysis_of
 from traceprof.analysis import Analysis
@@ -120,6 +122,27 @@ def test_hits_are_marked_where_they_begin(analysis: Analysis, written: str, colu
     inside = np.array([begin for begin in begins if start <= begin < middle])
     expected = np.unique(np.searchsorted(borders, inside, side="right") - 1).tolist()
     assert hits(ranks, query, start, middle, columns) == expected
+
+
+def test_a_kernel_of_several_shapes_is_counted_in_full(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    for number, grid in enumerate([(1, 1, 1), (2, 1, 1), (2, 1, 1)]):
+        trace.kernel(10 * number, 10 * number + 5, "gemm", grid=grid, launch=False)
+    with analysis_of(trace.write(tmp_path)) as analysis:
+        found = searching(analysis)("gemm")
+    assert found["names"] == [{"label": "gemm", "count": found["count"]}]
+    assert found["count"] == 3
+
+
+def test_ranges_are_as_long_as_they_are_beside_stalls_of_the_host() -> None:
+    with analysis_of(SAMPLE.with_stem("host-stall")) as analysis:
+        rank = analysis.run.ranks[0]
+        ranges = rank.trace.range_table(rank.process)
+        assert ranges is not None
+        length = ranges.end_ns - ranges.start_ns
+        limit = int(np.median(length))
+        found = searching(analysis)(f"kind:range > {limit} ns rank:0")
+    assert found["count"] == (length > limit).sum() > 0
 
 
 TRAINING = SAMPLE.with_stem("training")

@@ -13,12 +13,11 @@ import traceprof
 from dashboards.address import Address
 from dashboards.pages import nccl
 from dashboards.pages.registry import PAGES
-from dashboards.timeline.tracks import read_gpu, with_host
 from dashboards.view import View
 from sample_traces.simulator import simulate_scenario
 from sample_traces.simulator.kineto_writer import write_traces
 from tests.support import profiler_events
-from tests.support.dashboard import drawn, named, text
+from tests.support.dashboard import drawn, named, text, timeline_of
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +99,7 @@ def test_pages_and_timelines_are_drawn(both: tuple[list[Path], list[Path]]) -> N
                 [
                     [row for row in drawn(timeline) if row[2] != "nccl"]
                     for rank in analysis.run.ranks
-                    for timeline in [with_host(read_gpu(rank, steps[rank.rank]))]
+                    for timeline in [timeline_of(rank, steps[rank.rank])]
                 ]
             )
     kinds = [[{row[2] for row in rank} for rank in of_format] for of_format in rows]
