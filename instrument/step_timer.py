@@ -140,7 +140,7 @@ class StepTimer:
         """Take events for NCCL, and its launches; launchers have forked ranks by now."""
         self._pid, self.ident = os.getpid(), get_ident()
         if dist.is_initialized() and "nccl" in dist.get_backend():
-            launches = calls.originals([_functional_collectives], functional.DESCRIBE)
+            launches = calls.originals([_functional_collectives], functional.PARAMETERS)
             _time(self, process_groups.METHODS, launches.values())
             self.marks.clear()
             self.mark, self._sent = partial(self._try, _event), []
@@ -212,7 +212,7 @@ def install(timer: StepTimer) -> None:
     """Have a timer take the calls in which the host waits for other ranks."""
     for method in process_groups.WAITS:
         timer.patches.replace(dist.Work, method, calls.timed_method(dist.Work, method, timer))
-    known = calls.originals([dist], collectives.DESCRIBE).values()
+    known = calls.originals([dist], collectives.PARAMETERS).values()
     in_cpp = [one for one in known if not inspect.isfunction(one)]
     _time(timer, ["monitored_barrier", *_TRANSFERS], [_functional_collectives.wait_tensor, *in_cpp])
 

@@ -17,7 +17,7 @@ import torch
 from torch.distributed import _functional_collectives
 
 from instrument.core import completion, nvtx_ranges, operations, wrapping
-from instrument.core.operations import Labelled, Operation
+from instrument.core.operations import Labelled, Operation, Parameters, reader
 from instrument.core.patching import Patches
 from instrument.core.wrapping import compiler_of_thread, is_compiling, suspend, untraced
 from traceprof import labels
@@ -72,12 +72,14 @@ def originals(modules: Sequence[ModuleType], names: Iterable[str]) -> dict[str, 
 
 
 def wrapped(
-    modules: Sequence[ModuleType], describe: Mapping[str, Describe]
+    modules: Sequence[ModuleType],
+    parameters: Mapping[str, Parameters],
+    group_of: Callable[[Any, str], Any] | None = None,
 ) -> list[tuple[Function, Function]]:
-    """Return each function of these names and its wrapper."""
+    """Return each function of these names and its wrapper; see `operations.reader`."""
     return [
-        (original, around(original, describe[name], name))
-        for name, original in originals(modules, describe).items()
+        (original, around(original, reader(original, parameters[name], group_of), name))
+        for name, original in originals(modules, parameters).items()
     ]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
+import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -186,17 +188,75 @@ def operation(
     group_peer: int | None = None,
     *,
     kind: int = COLLECTIVE,
-    is_split: bool = False,
     is_async: bool = False,
 ) -> Operation:
     """Return the description of a call from its arguments.
 
-    `tensors` are one rank's message as NCCL counts it, empty if its size is unknown; with
-    `is_split` the message is the part of them that one rank of the group gets. An operation with
-    a peer or a root has a direction, `dst` or `src`, and the other's rank: `peer` in the default
-    group, or `group_peer` in this one. `kind` is of its numbering.
+    `tensors` are one rank's message as NCCL counts it, empty if its size is unknown. An operation
+    with a peer or a root has a direction, `dst` or `src`, and the other's rank: `peer` in the
+    default group, or `group_peer` in this one. `kind` is of its numbering.
     """
-    return group, tensors, direction, peer, group_peer, kind, is_split, is_async
+    return group, tensors, direction, peer, group_peer, kind, False, is_async
+
+
+class Parameters(NamedTuple):
+    """The parameters of a function that describe its operation."""
+
+    message: str = ""  # a tensor or several: one rank's message; empty if its size is unknown
+    direction: str = ""  # `dst` or `src`: the other rank, or the root; empty without one
+    root: int | None = None  # where the caller gives none
+    kind: int = COLLECTIVE
+    is_split: bool = False  # whether one rank's message is its part of the tensors
+    is_of_group: bool = False  # whether ranks are counted in the group
+    names: Sequence[str] = ()  # of all parameters, where the function does not show them
+
+
+_NOT_GIVEN = sys.maxsize  # place of an argument that is given by its name, or not at all
+
+
+def reader(
+    function: Callable[..., object],
+    parameters: Parameters,
+    group_of: Callable[[Any, str], Any] | None = None,
+) -> Callable[..., Operation]:
+    """Return what describes calls of a function from their arguments.
+
+    `group_of` returns the process group from the arguments `group` and `tag`.
+
+    Raises TypeError: the function has no parameter `group`.
+    """
+    message, direction, root, kind, is_split, is_of_group, names = parameters
+    names = names or [*inspect.signature(function).parameters]
+    if "group" not in names:
+        raise TypeError(f"{function} has no parameter group")
+    place = dict(zip(names, range(len(names)), strict=True))
+    of_rank = f"group_{direction}"
+    message_at, group_at, tag_at, async_at, peer_at, group_peer_at = (
+        place.get(name, _NOT_GIVEN)
+        for name in (message, "group", "tag", "async_op", direction, of_rank)
+    )
+
+    def describe(*args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
+        # All in one function: further calls would double the cost.
+        num = len(args)
+        tensors = args[message_at] if num > message_at else kwargs.get(message, ())
+        if type(tensors) is not list and type(tensors) is not tuple:
+            tensors = (tensors,)
+        peer = group_peer = None
+        if direction:
+            peer = args[peer_at] if num > peer_at else kwargs.get(direction)
+            group_peer = args[group_peer_at] if num > group_peer_at else kwargs.get(of_rank)
+            if peer is None and group_peer is None:
+                peer = root
+            if is_of_group:
+                peer, group_peer = None, peer
+        group = args[group_at] if num > group_at else kwargs.get("group")
+        if group_of is not None:
+            group = group_of(group, args[tag_at] if num > tag_at else kwargs.get("tag", ""))
+        is_async = args[async_at] if num > async_at else kwargs.get("async_op", False)
+        return group, tensors, direction, peer, group_peer, kind, is_split, is_async
+
+    return describe
 
 
 Labelled = tuple[str, "int | None", bool]

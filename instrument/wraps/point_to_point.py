@@ -6,105 +6,45 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from instrument.core import calls, completion, nvtx_ranges, operations, wrapping
-from instrument.core.calls import Describe
-from instrument.core.operations import BLOCK, TRANSFER, Operation, operation
+from instrument.core.operations import BLOCK, TRANSFER, Operation, Parameters, operation
 from instrument.core.patching import Patches
 from instrument.core.wrapping import compiler_of_thread, suspend, untraced
 
-if TYPE_CHECKING:
-    from torch import Tensor
+_OBJECTS_TO, _OBJECTS_FROM = (Parameters("", way, kind=TRANSFER) for way in ("dst", "src"))
+_TO, _FROM = (Parameters("tensor", way, kind=TRANSFER) for way in ("dst", "src"))
+
+PARAMETERS: dict[str, Parameters] = {
+    "irecv": _FROM,
+    "isend": _TO,
+    "recv": _FROM,
+    "recv_object_list": _OBJECTS_FROM,
+    "send": _TO,
+    "send_object_list": _OBJECTS_TO,
+}
+"""Without a source it is a receive from any rank."""
 
 
-Group = dist.ProcessGroup | None
-
-# The parameters are those of the described functions, used or not.
-# ruff: noqa: ARG001
-
-
-def send(
-    tensor: Tensor,
-    dst: int | None = None,
-    group: Group = None,
-    tag: int = 0,
-    group_dst: int | None = None,
-    **_: object,
-) -> Operation:
-    """Describe a send."""
-    return operation(group, (tensor,), "dst", dst, group_dst, kind=TRANSFER)
-
-
-def receive(
-    tensor: Tensor,
-    src: int | None = None,
-    group: Group = None,
-    tag: int = 0,
-    group_src: int | None = None,
-    **_: object,
-) -> Operation:
-    """Describe a receive; without a source it is from any rank."""
-    return operation(group, (tensor,), "src", src, group_src, kind=TRANSFER)
-
-
-def send_objects(
-    object_list: object,
-    dst: int | None = None,
-    group: Group = None,
-    device: object = None,
-    group_dst: int | None = None,
-    **_: object,
-) -> Operation:
-    """Describe a send of objects, whose sizes are known only inside."""
-    return operation(group, (), "dst", dst, group_dst, kind=TRANSFER)
-
-
-def receive_objects(
-    object_list: object,
-    src: int | None = None,
-    group: Group = None,
-    device: object = None,
-    group_src: int | None = None,
-    **_: object,
-) -> Operation:
-    """Describe a receive of objects."""
-    return operation(group, (), "src", src, group_src, kind=TRANSFER)
-
-
-def batch(p2p_op_list: Sequence[dist.P2POp]) -> Operation:
+def _batch(p2p_op_list: Sequence[dist.P2POp]) -> Operation:
     """Describe a batch, whose transfers have labels of their own."""
     return operation(p2p_op_list[0].group, kind=BLOCK)
 
 
-def coalesced(group: Group = None, *_: object, **__: object) -> Operation:
-    """Describe a block of coalesced operations, which have labels of their own."""
-    return operation(group, kind=BLOCK)
-
-
-DESCRIBE: Mapping[str, Describe] = {
-    "irecv": receive,
-    "isend": send,
-    "recv": receive,
-    "recv_object_list": receive_objects,
-    "send": send,
-    "send_object_list": send_objects,
-}
-
-
 def install(patches: Patches) -> None:
     """Wrap every transfer, every batch and every block that coalesces."""
-    pairs = calls.wrapped((distributed_c10d, dist), DESCRIBE)
+    pairs = calls.wrapped((distributed_c10d, dist), PARAMETERS)
     wrappers = dict(pairs)
     both = {
         function: wrappers[function]
         for function in (distributed_c10d.isend, distributed_c10d.irecv)
     }
     many = distributed_c10d.batch_isend_irecv
-    pairs.append((many, calls.around(many, batch, "batch_isend_irecv", level=calls.BLOCK)))
+    pairs.append((many, calls.around(many, _batch, "batch_isend_irecv", level=calls.BLOCK)))
     manager = distributed_c10d._coalescing_manager  # noqa: SLF001
     pairs.append((manager, _coalescing(manager)))
     _accept_both(patches, both)
@@ -148,6 +88,8 @@ def _accept_both(patches: Patches, wrappers: Mapping[Any, Any]) -> None:
 def _coalescing(
     manager: Callable[..., AbstractContextManager[Any]],
 ) -> Callable[..., AbstractContextManager[Any]]:
+    describe = operations.reader(manager, Parameters(kind=BLOCK))
+
     @untraced
     @functools.wraps(manager)
     def coalescing(*args: Any, **kwargs: Any) -> AbstractContextManager[Any]:  # noqa: ANN401
@@ -159,7 +101,7 @@ def _coalescing(
         try:
             if compiler is not None:
                 suspend(None)
-            labelled = operations.label("coalesced", coalesced(*args, **kwargs))
+            labelled = operations.label("coalesced", describe(*args, **kwargs))
         except Exception as error:
             if not wrapping.is_ours(error):
                 raise

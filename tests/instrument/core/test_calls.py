@@ -36,10 +36,9 @@ def test_an_exception_passes_with_the_range_closed(recorded: list[str]) -> None:
     instrument.enable()
     with pytest.raises(TypeError, match="Expected parameter `tensor`") as caught:
         dist.all_reduce([ones()])
-    assert recorded == []
     with pytest.raises(RuntimeError, match="invalid root rank"):
         dist.broadcast(ones(), 7)
-    assert [event.split(" ")[0] for event in recorded] == ["push", "pop"]
+    assert [event.split(" ")[0] for event in recorded] == ["push", "pop"] * 2
     # One frame of ours, and no exception of ours behind it.
     frames = traceback.extract_tb(caught.value.__traceback__)
     assert [frame.name for frame in frames if "instrument/core/calls" in frame.filename] == [

@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d
 
 import instrument
 from instrument import wraps
+from instrument.core import calls, operations
 from instrument.switch import PARTS
 from instrument.wraps import collectives, point_to_point, process_groups
 from instrument.wraps import functional as our_functional
@@ -64,7 +65,7 @@ def methods() -> dict[tuple[str, str], object]:
 
 
 def test_every_function_of_torch_distributed() -> None:
-    ours = {*collectives.DESCRIBE, *point_to_point.DESCRIBE, "batch_isend_irecv"}
+    ours = {*collectives.PARAMETERS, *point_to_point.PARAMETERS, "batch_isend_irecv"}
     public = functions(distributed_c10d.__all__, distributed_c10d)
     assert public - NO_COMMUNICATION <= ours
     assert not ours & NO_COMMUNICATION
@@ -81,7 +82,20 @@ def test_every_functional_collective() -> None:
         and not name.endswith(("_backward", "_setup_context", "_inplace"))
     }
     others = {"wait_tensor", "allow_inflight_collective_as_graph_input_ctx"}
-    assert public - others <= our_functional.DESCRIBE.keys()
+    assert public - others <= our_functional.PARAMETERS.keys()
+
+
+def test_parameters_are_those_of_the_functions() -> None:
+    for modules, table in (
+        ((distributed_c10d, dist), collectives.PARAMETERS | point_to_point.PARAMETERS),
+        ((functional,), our_functional.PARAMETERS),
+    ):
+        for name, function in calls.originals(modules, table).items():
+            parameters = table[name]
+            named = {"group", parameters.message, parameters.direction} - {""}
+            assert named <= {*(parameters.names or inspect.signature(function).parameters)}
+    with pytest.raises(TypeError, match="has no parameter group"):
+        operations.reader(lambda *_: None, operations.Parameters())
 
 
 def test_every_method_of_a_group() -> None:
