@@ -196,7 +196,7 @@ def test_a_finding_is_no_worse_if_its_part_of_the_step_may_not_have_changed(
 def timed_document(*of_ranks: list[int]) -> Document:
     """Return an analysis whose ranks timed steps of these lengths before they were recorded."""
     document = document_of(DDP)
-    timed = [TimedSteps(rank, lengths, [1, 2, 3]) for rank, lengths in enumerate(of_ranks)]
+    timed = [TimedSteps(rank, tuple(lengths), (1, 2, 3)) for rank, lengths in enumerate(of_ranks)]
     return msgspec.structs.replace(
         document, reports=[msgspec.structs.replace(document.reports[0], timed=timed)]
     )

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import astuple
 
 from tests.reference.kineto import document as events_of
 from tests.support.builders import TraceBuilder
@@ -67,13 +68,13 @@ def profile() -> list[dict[str, Any]]:
 def test_operator_module_and_line_of_each_kernel(tmp_path: Path) -> None:
     made = launched(write(tmp_path / "t.json", profile()))
     source = "train/model.py(7): forward"
-    assert {name: launcher[:3] for name, launcher in made.by_name.items()} == {
+    assert {name: astuple(launcher)[:3] for name, launcher in made.by_name.items()} == {
         "mm": ("aten::addmm", "Net_0.Linear_1", source),  # of most of its time
         "bias": ("aten::addmm", "Net_0.Linear_1", source),
         "grad": ("aten::mm", "Net_0.Linear_0", source),  # as the forward's operator
         "other": (None, None, None),
     }
-    assert [use[:5] for use in made.modules] == [
+    assert [astuple(use)[:5] for use in made.modules] == [
         ("Net_0", 85_000, 0, 40_000, 4),
         ("Net_0.Linear_0", 50_000, 50_000, 40_000, 2),
         ("Net_0.Linear_1", 35_000, 35_000, 0, 2),
@@ -86,9 +87,9 @@ def test_ranges_of_emit_nvtx_and_of_modules_are_read(tmp_path: Path) -> None:
     backward = "autograd::engine::evaluate_function: MmBackward0, seq = 9"
     builder.nvtx(backward, 400, 500, tid=2000).kernel(500, 560, "grad", launch=(450, 455), tid=2000)
     made = launched(builder.write(tmp_path))
-    assert made.by_name["gemm"][:3] == ("aten::mm", "net.mlp", None)
-    assert made.by_name["grad"][:3] == (backward.partition(",")[0], "net.mlp", None)
-    assert [use[:5] for use in made.modules] == [
+    assert astuple(made.by_name["gemm"])[:3] == ("aten::mm", "net.mlp", None)
+    assert astuple(made.by_name["grad"])[:3] == (backward.partition(",")[0], "net.mlp", None)
+    assert [astuple(use)[:5] for use in made.modules] == [
         ("net", 100, 0, 60, 2),
         ("net.mlp", 100, 100, 60, 2),
     ]

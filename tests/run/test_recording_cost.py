@@ -90,7 +90,7 @@ def test_an_analysis_says_it(reports: list[Path]) -> None:
     notes = [note for _, note in analysis.notes if note.startswith("recording made")]
     (timed,) = document(analysis.result).reports[0].timed
     assert notes == [TimedSteps(0, tuple(QUICK), tuple(SLOW)).sentence()]
-    assert (timed.unrecorded_ns, timed.recorded_ns) == (QUICK, SLOW)
+    assert (timed.unrecorded_ns, timed.recorded_ns) == (tuple(QUICK), tuple(SLOW))
 
 
 @pytest.mark.parametrize(("num_nodes", "is_said"), [(40, True), (2, False)])

@@ -143,15 +143,28 @@ _NUM_LARGEST = 3
 class ComputePart(Record, frozen=True):
     """Kernels of one category, number format and unit."""
 
-    category: str  # a `Category`, or `graph`
-    precision: str | None  # one of `PRECISIONS`; None if names have none, or several
-    tensor_cores: bool | None  # whether they compute on tensor cores; None if names do not show it
-    total_ns: int  # their time, of kernels at once that of the one that began first
-    num_kernels: int | None  # how many run in the window; None for those inside graphs
-    # the peak of the GPU for these multiplications; None if that is unknown
-    peak_flops_per_s: float | None
-    # multiplications and additions; None if they are not known of all the kernels
-    flops: int | None = None
+    category: Annotated[
+        str,
+        one_of(*(str(kind) for kind in Category if kind is not Category.COMMUNICATION), GRAPH),
+        "Category as in `kernels`; `graph`: kernels inside CUDA graphs that were traced as a"
+        " whole.",
+    ]
+    precision: Annotated[
+        str | None, one_of(*PRECISIONS, None), "Number format as in `kernels`; null for graphs."
+    ]
+    tensor_cores: Annotated[bool | None, "Whether it runs on tensor cores; null if unknown."]
+    total_ns: Count  # of kernels at once the time of the one that began first
+    num_kernels: Annotated[
+        Count | None, "Number of kernels that run in the window; null for graphs."
+    ]
+    peak_flops_per_s: Annotated[
+        Number | None, "Peak rate of the GPU in this format, on these units; null if unknown."
+    ]
+    flops: Annotated[
+        Count | None,
+        "Multiplications and additions, from the shapes of operators as in"
+        " `torch.utils.flop_counter`; null unless known for all kernels.",
+    ] = None
 
     @property
     def flops_per_s(self) -> float | None:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from traceprof.analyses.verdict.savings import Gate
-from traceprof.documents.analysis.model import maker
-from traceprof.findings import Count
-from traceprof.replay.results import Answer as Answered
+from traceprof.documents.analysis.model import maker, record
+from traceprof.replay import results
 from traceprof.replay.results import Asked, PathPart, StepPath
 from traceprof.version import __version__
 
@@ -20,22 +18,11 @@ SCHEMA: Literal["traceprof.whatif/1"] = "traceprof.whatif/1"
 Kind = Literal["estimate", "bound"]
 
 
-class Baseline(Struct, forbid_unknown_fields=True):
+@record("step_ns", "replayed_ns", "misfit", "num_steps", "num_measured", "gates")
+class Baseline(results.Baseline, frozen=True, kw_only=True):
     """The mean of the steady steps, as measured and as replayed."""
 
-    step_ns: Count
-    replayed_ns: int | None
-    misfit: float | None
-    num_steps: Annotated[
-        int, Meta(ge=1), "Number of replayed steps; 1 is the whole training if no steps are known."
-    ]
-    num_measured: Annotated[
-        int,
-        Meta(ge=1),
-        "Number of steps whose mean is `step_ns`: more than `num_steps` if only a sample of a"
-        " long run was replayed.",
-    ]
-    gates: tuple[Gate, ...]
+    misfit: float | None  # a property of the result
 
 
 class Answer(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -78,6 +65,7 @@ class WhatIfDocument(Struct):
 
 
 _baseline = maker(Baseline)
+_answer = maker(Answer, "kind", "is_too_small", "note")
 
 
 def document(answers: Asked) -> WhatIfDocument:
@@ -88,7 +76,15 @@ def document(answers: Asked) -> WhatIfDocument:
         version=__version__,
         reports=[str(report.path) for report in answers.run.reports],
         baseline=None if whatif.baseline is None else _baseline(whatif.baseline),
-        answers=[_answer(answer) for answer in whatif.answers],
+        answers=[
+            _answer(
+                answer,
+                "bound" if answer.is_bound else "estimate",
+                answer.is_too_small if answer.refused is None else None,
+                answer.note or None,
+            )
+            for answer in whatif.answers
+        ],
         critical_path=list(whatif.critical_path),
         refused=whatif.refused,
         how_to_collect=whatif.how_to_collect,
@@ -96,21 +92,4 @@ def document(answers: Asked) -> WhatIfDocument:
         unknown_sends=None,
         schedules=[],
         step_paths=list(answers.paths),
-    )
-
-
-def _answer(answer: Answered) -> Answer:
-    kind: Kind = "bound" if answer.is_bound else "estimate"
-    if answer.refused is not None:
-        how = answer.how_to_collect
-        return Answer(answer.assume, kind, refused=answer.refused, how_to_collect=how)
-    return Answer(
-        assume=answer.assume,
-        kind=kind,
-        step_ns=answer.step_ns,
-        low_ns=answer.low_ns,
-        high_ns=answer.high_ns,
-        change_ns=answer.change_ns,
-        is_too_small=answer.is_too_small,
-        note=answer.note or None,
     )

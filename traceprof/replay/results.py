@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from traceprof.analyses.verdict.savings import Gate
 from traceprof.findings import Count, NotApplicable
@@ -59,10 +59,17 @@ class StepPath(Struct, frozen=True, forbid_unknown_fields=True):
 class Baseline(Record, frozen=True):
     """The step as it was, and as it is replayed."""
 
-    step_ns: int  # the mean of all steady steps of the rank where it is longest
+    step_ns: Count  # the mean of all steady steps of the rank where it is longest
     replayed_ns: int | None  # the mean of the replayed steps; None if no replay was possible
-    num_steps: int  # steady steps that were replayed; 1 if the whole training was
-    num_measured: int  # steps whose mean `step_ns` is: more, where a sample was replayed
+    num_steps: Annotated[
+        int, Meta(ge=1), "Number of replayed steps; 1 is the whole training if no steps are known."
+    ]
+    num_measured: Annotated[
+        int,
+        Meta(ge=1),
+        "Number of steps whose mean is `step_ns`: more than `num_steps` if only a sample of a"
+        " long run was replayed.",
+    ]
     gates: tuple[Gate, ...]  # the checks
     subject: str = "a step"  # a step of the longest phase, or the training if no steps are known
 

@@ -9,10 +9,11 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
+from traceprof.findings import Count
 from traceprof.run.machines import read_beside
 from traceprof.structs import Record
 from traceprof.units import counted, duration
@@ -28,9 +29,9 @@ _ERRORS = 2.0  # standard errors, about 95 %
 class TimedSteps(Record, frozen=True):
     """Lengths of steps of one process, in order."""
 
-    rank: int | None  # None if unknown
-    unrecorded_ns: tuple[int, ...]
-    recorded_ns: tuple[int, ...]
+    rank: Annotated[int | None, "As the training numbers it; null if unknown."]
+    unrecorded_ns: Annotated[tuple[Count, ...], "Up to 20 steps without the recorder, in order."]
+    recorded_ns: Annotated[tuple[Count, ...], "Recorded steps, by the same clock."]
     schema: Literal["traceprof.baseline/1"] = "traceprof.baseline/1"
 
     @property

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from traceprof.analyses.kernels.kernel_table import InSteadyStep, in_steady_steps
 from traceprof.analyses.results import RankResult
+from traceprof.findings import Count
 from traceprof.host.launching_code import LaunchingCode, launching_code
 from traceprof.host.places import kinds_of_places
 from traceprof.intervals import Int32, Int64, Mask, holder
@@ -23,17 +24,15 @@ SEPARATOR = "."
 """Between a module and the one around it, in a path."""
 
 
-class ModuleUse(NamedTuple):
+class ModuleUse(Record, frozen=True):
     """The kernels that a module launched."""
 
-    module: str  # its path, from the outermost module
-    total_ns: int  # the sum of their durations, with those of the modules inside it
-    own_ns: int  # without those
-    backward_ns: int  # the part of `total_ns` that is the backward of its operators
-    num_kernels: int  # how many, with those of the modules inside it
-    # what they take in one, with those of the modules inside it; None of a module that occurs in
-    # none
-    in_steady_step: InSteadyStep | None
+    module: Annotated[str, "Path from the outermost module, with dots."]
+    total_ns: Annotated[Count, "Sum of kernel durations, including the modules inside it."]
+    own_ns: Annotated[Count, "The same without the modules inside it."]
+    backward_ns: Annotated[Count, "The part of `total_ns` in the backward pass."]
+    num_kernels: Annotated[Count, "Number of kernels, including the modules inside it."]
+    in_steady_step: InSteadyStep | None  # None of a module that occurs in none
 
 
 def modules(
@@ -86,20 +85,37 @@ def modules_around(path: str) -> Iterator[str]:
     return (SEPARATOR.join(parts[:stop]) for stop in range(1, len(parts) + 1))
 
 
-class Launcher(NamedTuple):
-    """The code that launched most of the time of the kernels of one name; None if unknown."""
+class Launcher(Record, frozen=True):
+    """The code that launched most of the time of the kernels of one name."""
 
-    operator: str | None = None  # the innermost operator of the framework
-    # the path of the innermost module; of the backward, that of the forward's operator
-    module: str | None = None
-    # the file, line and name of the innermost function that is not a framework's
-    source: str | None = None
-    # multiplications and additions of all these kernels, by the shapes of the operators; of an
-    # operator's kernels those that multiply matrices share them by their time
-    flops: int | None = None
-    # that all these kernels move at least, by the shapes of the innermost operators
-    moved_bytes: int | None = None
-    range: str | None = None  # the place of the launches, with `#` for numbers
+    operator: Annotated[
+        str | None, "The innermost operator that launched most of this time; null if unknown."
+    ] = None
+    # Of the backward, that of the forward's operator.
+    module: Annotated[
+        str | None, "The module that launched most of this time, as in `modules`; null if unknown."
+    ] = None
+    source: Annotated[
+        str | None,
+        "The line of Python that launched most of this time, the innermost one outside of the"
+        " framework; null if unknown.",
+    ] = None
+    # Of an operator's kernels those that multiply matrices share them by their time.
+    flops: Annotated[
+        Count | None,
+        "Multiplications and additions of all these kernels, from the shapes of operators; null"
+        " unless known for each.",
+    ] = None
+    moved_bytes: Annotated[
+        Count | None,
+        "The least number of bytes that all these kernels move, from the shapes of operators:"
+        " each input is read once, each output written once; null unless known for each.",
+    ] = None
+    range: Annotated[
+        str | None,
+        "The range of the program or its framework around the launches of most of this time, the"
+        " innermost one, with `#` for numbers; null if there is none.",
+    ] = None
 
     def flops_per_s(self, total_ns: int) -> float | None:
         """Return the FLOPs per second of kernels that took so long together; None if unknown."""

@@ -20,9 +20,10 @@ from msgspec.structs import fields
 from traceprof.analyses import steps
 from traceprof.analyses.breakdown import Measures
 from traceprof.analyses.collectives import OperationUse
-from traceprof.analyses.compute_parts import GRAPH, StepFlops
+from traceprof.analyses.compute_parts import ComputePart, StepFlops
 from traceprof.analyses.gradient_buckets import BucketUse
 from traceprof.analyses.kernels.kernel_table import KernelUse
+from traceprof.analyses.kernels.launched_kernels import Launcher, ModuleUse
 from traceprof.analyses.links import link_usage as links
 from traceprof.analyses.rank_work import PeerSet, RankWork
 from traceprof.analyses.steps import LeftOutSteps, ProgramPhase, StepKind, StepTotals, WhyLeftOut
@@ -35,7 +36,7 @@ from traceprof.kernel_names.arithmetic import PRECISIONS
 from traceprof.kernel_names.categories import Category
 from traceprof.ranks import lateness
 from traceprof.ranks.matching import Unmatched
-from traceprof.run import windows
+from traceprof.run import recording_cost, windows
 from traceprof.run.completeness import Losses
 from traceprof.run.concurrency import KindBeside
 from traceprof.run.periods import Period
@@ -47,11 +48,12 @@ Record = TypeVar("Record", bound=Struct)
 
 
 def record(
-    *columns: str | EllipsisType, without: Sequence[str] = ()
+    *columns: str | EllipsisType, without: Sequence[str] = (), beside: type[Struct] = Struct
 ) -> Callable[[type[Record]], type[Record]]:
     """Return a decorator that makes a record of a subclass of a row, with its fields in order.
 
-    `...` stands for those of the row that are named neither here nor in `without`.
+    `...` stands for those of the row that are named neither here nor in `without`. Columns may
+    also be fields of the type `beside`.
 
     Raises TypeError: a field that the record declares has no place among the columns.
     """
@@ -59,7 +61,7 @@ def record(
     def made(declared: type[Record]) -> type[Record]:
         types = {
             name: _evaluated(annotation, base.__module__)
-            for base in reversed(declared.__mro__)
+            for base in (*reversed(beside.__mro__), *reversed(declared.__mro__))
             for name, annotation in get_annotations(base).items()
         }
         if unlisted := declared.__annotations__.keys() - set(columns):
@@ -273,9 +275,6 @@ class Headline(Savings, frozen=True, kw_only=True):
     ] = UNSET
 
 
-_COMPUTE = [*(str(kind) for kind in Category if kind is not Category.COMMUNICATION), GRAPH]
-
-
 @record("rank", ...)
 class Breakdown(Measures, frozen=True, kw_only=True):
     """compute_ns + exposed_communication_ns + exposed_copy_ns + idle_ns + lost_ns = window_ns."""
@@ -338,36 +337,18 @@ class Beside(KindBeside, frozen=True, kw_only=True):
     rank: Count
 
 
-class Compute(Struct, forbid_unknown_fields=True):
+@record(
+    *("rank", "category", "precision", "tensor_cores", "total_ns", "num_kernels"),
+    *("flops", "flops_per_s", "peak_flops_per_s"),
+)
+class Compute(ComputePart, frozen=True, kw_only=True):
     """Compute of a rank, by what its kernels do: `total_ns` adds up to `compute_ns` of `breakdown`.
 
     Where kernels overlap, the one that began first counts. Ranks without a GPU have none.
     """
 
     rank: Count
-    category: Annotated[
-        str,
-        one_of(*_COMPUTE),
-        "Category as in `kernels`; `graph`: kernels inside CUDA graphs that were traced as a"
-        " whole.",
-    ]
-    precision: Annotated[
-        str | None, one_of(*PRECISIONS, None), "Number format as in `kernels`; null for graphs."
-    ]
-    tensor_cores: Annotated[bool | None, "Whether it runs on tensor cores; null if unknown."]
-    total_ns: Count
-    num_kernels: Annotated[
-        Count | None, "Number of kernels that run in the window; null for graphs."
-    ]
-    flops: Annotated[
-        Count | None,
-        "Multiplications and additions, from the shapes of operators as in"
-        " `torch.utils.flop_counter`; null unless known for all kernels.",
-    ]
     flops_per_s: Annotated[Number | None, "`flops` divided by the time."]
-    peak_flops_per_s: Annotated[
-        Number | None, "Peak rate of the GPU in this format, on these units; null if unknown."
-    ]
 
 
 OF_KERNEL = ("rank", "name", "category", "precision", "tensor_cores")
@@ -389,7 +370,7 @@ OF_KERNEL_LAST = (
 """What the document adds to a kernel's row: before and after its other fields."""
 
 
-@record(*OF_KERNEL, ..., *OF_KERNEL_LAST, without=("kind", "in_steady_step"))
+@record(*OF_KERNEL, ..., *OF_KERNEL_LAST, without=("kind", "in_steady_step"), beside=Launcher)
 class Kernel(KernelUse, frozen=True, kw_only=True):
     """The kernels of one name on a rank, including communication kernels."""
 
@@ -418,30 +399,9 @@ class Kernel(KernelUse, frozen=True, kw_only=True):
         "Where the first one starts in the first steady step that has one, as a fraction of the"
         " step.",
     ]
-    operator: Annotated[
-        str | None, "The innermost operator that launched most of this time; null if unknown."
-    ]
-    module: Annotated[
-        str | None, "The module that launched most of this time, as in `modules`; null if unknown."
-    ]
-    flops: Annotated[
-        Count | None,
-        "Multiplications and additions of all these kernels, from the shapes of operators; null"
-        " unless known for each.",
-    ]
-    source: Annotated[
-        str | None,
-        "The line of Python that launched most of this time, the innermost one outside of the"
-        " framework; null if unknown.",
-    ]
     flops_per_s: Annotated[Number | None, "`flops` divided by the time of the kernels."]
     peak_flops_per_s: Annotated[
         Number | None, "Peak rate of the GPU in this format, on these units; null if unknown."
-    ]
-    moved_bytes: Annotated[
-        Count | None,
-        "The least number of bytes that all these kernels move, from the shapes of operators:"
-        " each input is read once, each output written once; null unless known for each.",
     ]
     gb_per_s: Annotated[
         Number | None,
@@ -450,14 +410,10 @@ class Kernel(KernelUse, frozen=True, kw_only=True):
     peak_gb_per_s: Annotated[
         Number | None, "Peak rate of the GPU's memory; null if it or `gb_per_s` is unknown."
     ]
-    range: Annotated[
-        str | None,
-        "The range of the program or its framework around the launches of most of this time, the"
-        " innermost one, with `#` for numbers; null if there is none.",
-    ]
 
 
-class Module(Struct, forbid_unknown_fields=True):
+@record("rank", ..., "per_steady_step_ns", "steady_error_ns", without=("in_steady_step",))
+class Module(ModuleUse, frozen=True, kw_only=True):
     """Kernels that a module of the model launched, in its forward and backward passes.
 
     Modules come from ranges in the report: Python functions (torch.profiler with stacks or
@@ -465,21 +421,13 @@ class Module(Struct, forbid_unknown_fields=True):
     """
 
     rank: Count
-    module: Annotated[str, "Path from the outermost module, with dots."]
-    total_ns: Annotated[Count, "Sum of kernel durations, including the modules inside it."]
-    own_ns: Annotated[Count, "The same without the modules inside it."]
-    backward_ns: Annotated[Count, "The part of `total_ns` in the backward pass."]
-    num_kernels: Annotated[Count, "Number of kernels, including the modules inside it."]
     per_steady_step_ns: Annotated[Count | None, "As in `kernels`, including the modules inside it."]
     steady_error_ns: Count | None
 
 
-class TimedSteps(Struct, forbid_unknown_fields=True):
+@record("rank", "unrecorded_ns", "recorded_ns")
+class TimedSteps(recording_cost.TimedSteps, frozen=True, kw_only=True):
     """Lengths of steps of a rank before the recorder started, and of recorded ones."""
-
-    rank: Annotated[int | None, "As the training numbers it; null if unknown."]
-    unrecorded_ns: Annotated[list[Count], "Up to 20 steps without the recorder, in order."]
-    recorded_ns: Annotated[list[Count], "Recorded steps, by the same clock."]
 
 
 class Report(Struct, forbid_unknown_fields=True):

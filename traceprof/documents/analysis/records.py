@@ -39,6 +39,7 @@ _step_row = maker(model.Step, "rank", "step", "start_ns", "end_ns", "left_out", 
 _totals_row = maker(model.CommunicationTotals, "rank", "num_steps")
 _link_row = maker(model.LinkUse, "rank", "peer_rank")
 _clock_row = maker(model.Clock, "report", "run")
+_timed_row = maker(model.TimedSteps)
 _kernel_row = maker(model.Kernel, *model.OF_KERNEL, *model.OF_KERNEL_LAST)
 _lateness_row = maker(model.Lateness, "rank", "host")
 
@@ -73,10 +74,7 @@ def _reports(result: RunResult) -> Iterator[model.Report]:
                 _encodable(name): _encodable(value)
                 for name, value in {**report.session.versions, **variables}.items()
             },
-            timed=[
-                model.TimedSteps(one.rank, [*one.unrecorded_ns], [*one.recorded_ns])
-                for one in report.timed
-            ],
+            timed=[*map(_timed_row, report.timed)],
         )
 
 
