@@ -15,7 +15,6 @@ from tests.support.commands import output_of
 from tests.support.profiler_events import PID, event, kernel, write
 from tests.support.selection import long_after, rows_long_after
 from tests.support.traces import CPU_SAMPLE, GPU_SAMPLES, SAMPLE, closed_analysis
-from traceprof.documents.analysis.records import document
 from traceprof.errors import TraceFileError, TraceFormatError, UsageError
 
 FRAMES = ("kernels", "copies", "api_calls", "ranges", "operators", "marks", "communication")
@@ -257,5 +256,5 @@ def test_the_place_of_kernels_and_copies_is_the_range_around_their_launch(tmp_pa
     assert set(calls["place"].dropna()) == {place, "backward"}
     launched = kernels.merge(calls, on=["rank", "correlation"])
     assert launched["place_x"].astype(object).equals(launched["place_y"].astype(object))
-    rows = document(closed_analysis(path).result).kernels
-    assert [row.range for row in rows] == ["FSDP::pre_forward (layers.#)"]
+    rows = closed_analysis(path).to_pandas("kernels")
+    assert [*rows["range"]] == ["FSDP::pre_forward (layers.#)"]
