@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from math import ceil
 from types import NoneType
-from typing import Annotated, Any, Literal, Protocol, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType
 from msgspec.structs import FieldInfo, asdict, fields
@@ -302,18 +302,6 @@ class Finding(Struct, frozen=True, forbid_unknown_fields=True):
         return None if self.saving is None else self.saving.high_ns
 
 
-class OfWindow(Protocol):
-    """Anything about a window of a rank."""
-
-    @property
-    def rank(self) -> int:
-        """The rank's number."""
-
-    @property
-    def window_ns(self) -> int:
-        """The length of the window."""
-
-
 class NotApplicable(Struct, frozen=True, forbid_unknown_fields=True):
     """A finding that could be neither made nor ruled out, or a part of the analysis that failed."""
 
@@ -325,7 +313,8 @@ class NotApplicable(Struct, frozen=True, forbid_unknown_fields=True):
 
 def costly(
     id_: str,
-    of: OfWindow,
+    rank: int,
+    window_ns: int,
     title: str,
     impact_ns: int,
     metrics: Metrics,
@@ -339,25 +328,12 @@ def costly(
 
     `severity`: the judgement, where something else than the cost makes it.
     """
-    fraction = share(impact_ns, of.window_ns)
+    fraction = share(impact_ns, window_ns)
     severity = severity or severity_of_cost(fraction)
     if severity is None:
         return []
-    return [
-        Finding(
-            id_,
-            severity,
-            of.rank,
-            title,
-            impact_ns,
-            fraction,
-            metrics.by_name(),
-            evidence,
-            advice,
-            saving,
-            place=place,
-        )
-    ]
+    claim = id_, severity, rank, title, impact_ns, fraction
+    return [Finding(*claim, metrics.by_name(), evidence, advice, saving, place=place)]
 
 
 class Sight(Enum):

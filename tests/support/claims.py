@@ -254,7 +254,9 @@ def assert_copies_agree(path: Path) -> None:
                     load.metrics.exposed_ns,
                 )
                 assert numbers == truth["big"][load.metrics.direction]
-            waited = {name for name, ns in truth["exposed"].items() if ns * 100 >= result.window_ns}
+            waited = {
+                name for name, ns in truth["exposed"].items() if ns * 100 >= rank.window.length_ns
+            }
             if result.loads:
                 assert {load.metrics.direction for load in result.loads} == waited
 

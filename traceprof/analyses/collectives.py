@@ -18,7 +18,7 @@ from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.links.link_usage import peaks_by_scope
 from traceprof.analyses.remedies import MERGE
-from traceprof.analyses.results import CostResult
+from traceprof.analyses.results import CostResult, facts_of
 from traceprof.communication.messages import (
     DISTINCT_SIZES,
     LARGE_BYTES,
@@ -40,7 +40,7 @@ from traceprof.run.steady_steps import only_step
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.trace.model.communication_calls import CallLabel
-from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.parts import Part
 from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.units import counted, duration, size_text
 
@@ -164,7 +164,6 @@ class CollectivesResult(CostResult, frozen=True):
     num_with_call: int  # those whose call on the host was found
     num_sized: int  # those of known size
     small: SmallMessages  # the small operations, by their sizes
-    how_to_collect: HowToCollect  # what the trace may lack, should it be needed
     # by scope, of the links in a machine and of the network; None for one that is not known
     peaks_gb_per_s: Mapping[str, float | None]
 
@@ -199,10 +198,8 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
         small = structs.replace(small, most_ns=most_ns)
     ran = intervals.union(kernels.start_ns[of_small], kernels.ends(of_small))
     return CollectivesResult(
-        rank=rank.rank,
-        how_to_collect=rank.trace.how_to_collect,
+        **facts_of(rank, window),
         uses=tuple(uses),
-        window_ns=window.length_ns,
         num_operations=int(inside.sum()),
         num_with_call=int((inside & sent.has_call).sum()),
         num_sized=int(sized.sum()),
@@ -270,10 +267,9 @@ def findings(result: CollectivesResult) -> list[f.Finding | f.NotApplicable]:
         f" {size_text(small.median_bytes)}) lost {duration(small.avoidable_ns)} to latency that is"
         " not hidden"
     )
+    facts = ID, title, small.avoidable_ns, metrics, _ADVICE
     saving = f.Saving.at_most(small.most_ns)
-    return f.costly(
-        ID, result, title, small.avoidable_ns, metrics, small.stretches, _ADVICE, saving
-    )
+    return result.finding(*facts, evidence=small.stretches, saving=saving)
 
 
 def _rows(sent: Messages) -> Int64:

@@ -11,11 +11,10 @@ from traceprof import findings as f
 from traceprof import hardware, intervals
 from traceprof.analyses.kernels.kernel_table import kernel_evidence
 from traceprof.analyses.kernels.placed_kernels import blocks_by_signature
-from traceprof.analyses.results import CostResult
+from traceprof.analyses.results import CostResult, facts_of
 from traceprof.analyses.unified_memory import page_moves, waits_for_pages
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.rank import Rank, Window
-from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.units import counted, duration, percent
 
@@ -73,8 +72,7 @@ def run(rank: Rank, window: Window) -> FewBlocksResult:
     first = few.signature == costliest[0] if len(costliest) else few.is_long
     size = rank.trace.signatures.shape[costliest[:1], 3:]
     return FewBlocksResult(
-        rank=rank.rank,
-        window_ns=window.length_ns,
+        **facts_of(rank, window, used),
         metrics=FewBlocksMetrics(
             kernel_ns=used.measure_ns,
             fraction=f.share(used.measure_ns, compute_ns),
@@ -85,9 +83,6 @@ def run(rank: Rank, window: Window) -> FewBlocksResult:
             coverage=_coverage(rank, window, compute_ns),
         ),
         unused_ns=unused_ns,
-        share_per_step=share_per_step(rank, window, used),
-        only_step=only_step(rank, window, used),
-        is_pytorch=rank.program.is_pytorch,
         evidence=_evidence(rank, window, few, costliest.tolist()),
     )
 
@@ -113,7 +108,7 @@ def findings(result: FewBlocksResult) -> list[f.Finding | f.NotApplicable]:
     saving = f.Saving.of_step(metrics.kernel_ns, result.share_per_step)
     saving = saving or f.Saving.at_most(metrics.kernel_ns)
     advice = _PYTORCH if result.is_pytorch else _CUDA
-    return f.costly(ID, result, title, result.unused_ns, metrics, result.evidence, advice, saving)
+    return result.finding(ID, title, result.unused_ns, metrics, advice, saving=saving)
 
 
 class _Few(Record, frozen=True):

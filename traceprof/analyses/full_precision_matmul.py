@@ -10,7 +10,7 @@ import numpy as np
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.kernels.kernel_table import named_signatures
-from traceprof.analyses.results import CostResult
+from traceprof.analyses.results import CostResult, facts_of
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.arithmetic import (
@@ -24,7 +24,6 @@ from traceprof.kernel_names.arithmetic import (
 )
 from traceprof.kernel_names.categories import MAIN_COMPUTE, Category, KernelKind, kernel_kind
 from traceprof.run.rank import Rank, Window
-from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.grouping import distinct_values
 from traceprof.units import counted, duration, percent, times
 
@@ -206,14 +205,10 @@ def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
         coverage=known_ns / matrix_ns if matrix_ns else 1.0,
     )
     return FullPrecisionMatmulResult(
-        rank=rank.rank,
-        window_ns=window.length_ns,
+        **facts_of(rank, window, covered),
         metrics=metrics,
-        share_per_step=share_per_step(rank, window, covered),
-        only_step=only_step(rank, window, covered),
         capability=capability,
         gpu=rank.gpu,
-        is_pytorch=rank.program.is_pytorch,
         evidence=_evidence(rank, started, of_signature[signature[started]], names),
     )
 
@@ -280,8 +275,7 @@ def findings(result: FullPrecisionMatmulResult) -> list[f.Finding | f.NotApplica
         plain=f.share(max(plain_ns - metrics.attention_ns, 0), metrics.kernel_ns),
         categories=categories,
     )
-    saving = f.Saving.of_step(impact_ns, result.share_per_step)
-    return f.costly(ID, result, title, impact_ns, metrics, result.evidence, lines, saving)
+    return result.finding(ID, title, impact_ns, metrics, lines)
 
 
 def _capability(rank: Rank, names: list[str]) -> Capability | None:

@@ -270,7 +270,8 @@ def findings(result: HostStallResult) -> list[f.Finding | f.NotApplicable]:
         lost_ns = min(result.lost_ns, rank.stalls.window_ns)
         judged += f.costly(
             ID,
-            rank.stalls,
+            rank.stalls.rank,
+            rank.stalls.window_ns,
             _title(rank),
             lost_ns,
             HostStallMetrics(

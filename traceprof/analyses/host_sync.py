@@ -10,7 +10,7 @@ import numpy as np
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.remedies import DIRECTIVES, PIN, READ_LATE, TAKE_OUT
-from traceprof.analyses.results import CostResult
+from traceprof.analyses.results import CostResult, facts_of
 from traceprof.host import idle_causes as causes
 from traceprof.host.host_waits import (
     ThreadCalls,
@@ -86,7 +86,11 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
     if calls is None or unknown is not None:
         nothing = HostSyncMetrics(0, 0, None, 0, None, in_steps, 0.0)
         return HostSyncResult(
-            rank.rank, nothing, 0, rank.program, window_ns=window.length_ns, unknown=unknown
+            **facts_of(rank, window),
+            metrics=nothing,
+            idle_ns=0,
+            program=rank.program,
+            unknown=unknown,
         )
     # What calls that allocate or free cost is a cause of its own.
     allocates = calls_of_kind(rank, calls, ApiCallKind.ALLOCATE)
@@ -112,8 +116,7 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
         coverage=causes.idle_causes(rank).coverage(window),
     )
     return HostSyncResult(
-        rank=rank.rank,
-        window_ns=window.length_ns,
+        **facts_of(rank, window),
         metrics=metrics,
         idle_ns=causes.idle_causes(rank).sync_ns_without(window, np.flatnonzero(with_cost)),
         evidence=_evidence(rank, calls, idle),
@@ -142,17 +145,8 @@ def findings(result: HostSyncResult) -> list[f.Finding | f.NotApplicable]:
         title = f"The host had waited in {result.costliest_api}{where}: {idle}"
     elif result.costliest_api not in {None, metrics.api}:
         title += f", mostly after {result.costliest_api}"
-    return f.costly(
-        ID,
-        result,
-        title,
-        result.idle_ns,
-        metrics,
-        result.evidence,
-        _advice(result),
-        f.Saving.at_most(result.most_ns),
-        result.place,
-    )
+    facts = ID, title, result.idle_ns, metrics, _advice(result)
+    return result.finding(*facts, saving=f.Saving.at_most(result.most_ns), place=result.place)
 
 
 def _in_steps(rank: Rank, calls: ApiCalls, waits: Mask) -> Mask:

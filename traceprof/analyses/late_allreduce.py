@@ -18,14 +18,14 @@ from traceprof import intervals
 from traceprof.analyses import gradient_buckets
 from traceprof.analyses.gradient_buckets import StepTails, of_operation
 from traceprof.analyses.remedies import HALF_THE_BYTES
-from traceprof.analyses.results import CostResult
+from traceprof.analyses.results import CostResult, facts_of
 from traceprof.communication.messages import MAX_LATENCY_NS, messages
 from traceprof.intervals import Int64, Intervals
 from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.ranks.comparison import RankComparison
 from traceprof.run.rank import Rank, Window
 from traceprof.trace.grouping import is_in, median_of
-from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration
 
 ID = "late-allreduce"
@@ -83,7 +83,6 @@ class LateAllReduceResult(CostResult, frozen=True):
     # ReduceScatter kernels that start in the window: where parameters are sharded, these reduce
     # the gradients
     num_reduce_scatters: int
-    how_to_collect: HowToCollect  # what the trace may lack, should it be needed
     has_steps: bool  # whether any training step is known
     steps: StepTails  # the steps judged
     exposed: Intervals  # when AllReduce kernels ran in these tails, but for waiting for other ranks
@@ -139,9 +138,7 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
         coverage=num_in_steps / num_all_reduces if num_all_reduces else 1.0,
     )
     return LateAllReduceResult(
-        rank=rank.rank,
-        how_to_collect=rank.trace.how_to_collect,
-        window_ns=window.length_ns,
+        **facts_of(rank, window),
         metrics=metrics,
         num_unknown=int((of_operation(rank, UNKNOWN_OPERATION) & inside).sum()),
         num_all_reduces=num_all_reduces,
@@ -214,7 +211,7 @@ def findings(result: LateAllReduceResult) -> list[f.Finding | f.NotApplicable]:
     )
     advice = ADVICE if metrics.waiting_ns is None else ADVICE_WITH_ALL_RANKS
     saving = f.Saving.at_most(most_ns, limited_by=_LIMITED_BY if most_ns < spent_ns else None)
-    return f.costly(ID, result, title, impact_ns, metrics, result.evidence, advice, saving)
+    return result.finding(ID, title, impact_ns, metrics, advice, saving=saving)
 
 
 def _evidence(rank: Rank, steps: StepTails, tails: Intervals) -> tuple[f.Evidence, ...]:

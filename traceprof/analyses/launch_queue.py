@@ -15,17 +15,16 @@ import numpy.typing as npt
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.remedies import CUDA_GRAPH, GRAPHS, LARGER_KERNELS, LAUNCH_FIRST
-from traceprof.analyses.results import CostResult
+from traceprof.analyses.results import CostResult, facts_of
 from traceprof.errors import one_line
 from traceprof.host import launch_stalls
 from traceprof.host.launch_stalls import LONG_NS, Holder, LateLaunches, Stalls
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.program import Program
 from traceprof.run.rank import Rank, Window
-from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.trace.model.host import ApiCalls
-from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration
 
 ID = "launch-queue-stall"
@@ -95,7 +94,6 @@ class LaunchQueueResult(CostResult, frozen=True):
     has_unexported: bool  # whether CUPTI's records were captured, but left out of the export
     longest: tuple[f.Evidence, ...]  # the longest stalls, longest first
     program: Program
-    how_to_collect: HowToCollect  # what the trace may lack, should it be needed
 
     @property
     def stalls(self) -> Stalls:
@@ -141,16 +139,12 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
         coverage=_coverage(rank, window),
     )
     return LaunchQueueResult(
-        rank=rank.rank,
-        how_to_collect=rank.trace.how_to_collect,
+        **facts_of(rank, window, costly),
         window=window,
-        window_ns=window.length_ns,
         metrics=metrics,
         of_process=of_process,
         is_here=is_here,
         costly=costly,
-        share_per_step=share_per_step(rank, window, costly),
-        only_step=only_step(rank, window, costly),
         holders=holders,
         late=_latest(rank, late) if late else (),
         has_unexported=rank.trace.has_unexported_stalls,
@@ -191,17 +185,9 @@ def findings(result: LaunchQueueResult) -> list[f.Finding | f.NotApplicable]:
         for launch in result.late[: 0 if cost is None else _MAX_LATE]
     ]
     impact = result.costly.measure_ns
-    return f.costly(
-        ID,
-        result,
-        _title(result, impact, cost),
-        impact,
-        metrics,
-        (*late, *result.longest)[: f.MAX_EVIDENCE],
-        _advice(result, cost),
-        f.Saving.of_step(impact, result.share_per_step),
-        severity=cost or f.Severity.INFO,
-    )
+    facts = ID, _title(result, impact, cost), impact, metrics, _advice(result, cost)
+    evidence = (*late, *result.longest)[: f.MAX_EVIDENCE]
+    return result.finding(*facts, evidence=evidence, severity=cost or f.Severity.INFO)
 
 
 def _latest(rank: Rank, late: LateLaunches) -> tuple[LateLaunch, ...]:

@@ -25,7 +25,7 @@ from traceprof.analyses.kernels import kernel_table, launched_kernels, placed_ke
 from traceprof.analyses.kernels.kernel_table import KernelTable
 from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
 from traceprof.analyses.kernels.placed_kernels import PlacedKernels
-from traceprof.analyses.results import Judge, RankResult, Result, Results, advised, numbered
+from traceprof.analyses.results import Judge, RankResult, Result, Results, numbered
 from traceprof.analyses.steps import SlowSteps, StepTotals
 from traceprof.findings import Finding, FindingKind, NotApplicable
 from traceprof.host.rank_stalls import RankStalls, rank_stalls
@@ -345,12 +345,9 @@ class Registration(Record, frozen=True):
         """
         ids = tuple(module.FINDINGS)
 
-        def claims_of(result: Result) -> list[Finding | NotApplicable]:
-            return [advised(claim, result.only_step) for claim in module.findings(result)]
-
         def judge(measured: MeasuredRun) -> list[Finding | NotApplicable]:
             judged = [
-                claim for result in measured.results.of(module) for claim in claims_of(result)
+                claim for result in measured.results.of(module) for claim in module.findings(result)
             ]
             ranks = [result.rank for result in measured.results.of(module)]
             hidden = {rank: measured.hidden.get(rank, ()) for rank in ranks}
@@ -376,7 +373,7 @@ class Registration(Record, frozen=True):
             is_for_cpu,
             is_listed,
             refine,
-            claims_of,
+            module.findings,
             reads,
         )
         if not ids:  # the breakdown, which nothing stands in for

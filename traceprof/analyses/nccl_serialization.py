@@ -8,16 +8,15 @@ from typing import Annotated
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.remedies import OWN_GROUPS
-from traceprof.analyses.results import CostResult
+from traceprof.analyses.results import CostResult, facts_of
 from traceprof.communication import readiness as queueing
 from traceprof.communication.messages import asynchronous_calls
 from traceprof.communication.readiness import FOLLOWS_NS, Independence
 from traceprof.intervals import Mask
 from traceprof.run.rank import Rank, Window
-from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.communication_calls import OPERATIONS
-from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.parts import Part
 from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.units import duration, percent
 
@@ -85,7 +84,6 @@ class SerializationResult(CostResult, frozen=True):
     compute_streams: tuple[int, ...]  # these streams
     on_compute_stream: tuple[str, ...]  # names of the operations there
     has_events: bool  # whether inputs are known from event records, not from the order of launches
-    how_to_collect: HowToCollect  # how to record parts that the trace may lack
 
 
 def run(rank: Rank, window: Window) -> SerializationResult:
@@ -124,15 +122,11 @@ def run(rank: Rank, window: Window) -> SerializationResult:
         coverage=f.share(num_judged, num_operations),
     )
     return SerializationResult(
-        rank=rank.rank,
-        how_to_collect=rank.trace.how_to_collect,
-        window_ns=window.length_ns,
+        **facts_of(rank, window, avoidable),
         metrics=metrics,
         num_judged=num_judged,
         waited_ns=waited.measure_ns,
         avoidable_ns=avoidable.measure_ns,
-        share_per_step=share_per_step(rank, window, avoidable),
-        only_step=only_step(rank, window, avoidable),
         independent_avoidable_ns=intervals.intersect(queue.waits(independent), exposed).measure_ns,
         chains=queueing.chains(rank, queue, blocked, avoidable),
         among_compute=queueing.among_compute(rank, queue, on_compute),
@@ -162,23 +156,9 @@ def findings(result: SerializationResult) -> list[f.Finding | f.NotApplicable]:
     severity = _severity(result)
     if severity is None:
         return []
-    title, cost_ns, evidence = (
-        _title(result),
-        result.avoidable_ns,
-        result.chains or result.among_compute,
-    )
-    saving = f.Saving.of_step(cost_ns, result.share_per_step)
-    return f.costly(
-        ID,
-        result,
-        title,
-        cost_ns,
-        result.metrics,
-        evidence,
-        _advice(result),
-        saving,
-        severity=severity,
-    )
+    facts = ID, _title(result), result.avoidable_ns, result.metrics, _advice(result)
+    evidence = result.chains or result.among_compute
+    return result.finding(*facts, evidence=evidence, severity=severity)
 
 
 def _severity(result: SerializationResult) -> f.Severity | None:

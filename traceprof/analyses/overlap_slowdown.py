@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof import findings as f
 from traceprof import intervals
@@ -23,15 +24,14 @@ from traceprof.analyses.kernels.kernel_table import (
 )
 from traceprof.analyses.kernels.placed_kernels import beside_other_compute
 from traceprof.analyses.kernels.placed_kernels import places_in_steps as places
-from traceprof.analyses.results import CostResult
+from traceprof.analyses.results import CostResult, facts_of
 from traceprof.hardware import board
 from traceprof.intervals import Float64, Int64, Intervals, Mask
 from traceprof.kernel_names import function_name
 from traceprof.run.rank import Rank, Window
-from traceprof.run.steady_steps import covered_in_mean, only_step, share_per_step
+from traceprof.run.steady_steps import covered_in_mean
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in
-from traceprof.trace.model.parts import HowToCollect
 from traceprof.units import duration, percent
 
 MIN_ALONE = 3  # fewer kernels of a signature give no median worth the name
@@ -238,7 +238,6 @@ class OverlapSlowdownResult(CostResult, frozen=True):
 
     num_communication: int  # communication kernels and peer copies that start in the window
     has_peer_copies: bool  # whether there are peer copies
-    how_to_collect: HowToCollect  # how to record parts that the trace may lack
     num_beside: int  # compute kernels and whole graphs during which something communicated
     num_half: int  # the overlapped kernels: something communicated for at least half of their time
     half_ns: int  # the sum of their durations
@@ -317,9 +316,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
     sms = sms[sms > 0]  # grids are NCCL's channels; unknown ones are negative
     known = board(rank.gpu)
     return OverlapSlowdownResult(
-        rank=rank.rank,
-        how_to_collect=rank.trace.how_to_collect,
-        window_ns=window.length_ns,
+        **facts_of(rank, window, tails),
         num_communication=int(communicates.sum() + peers.sum()),
         has_peer_copies=bool(peers.any()),
         num_beside=int(beside.is_beside.sum() + graphs_beside.sum()),
@@ -331,8 +328,6 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         wall_excess_ns=min(tails.measure_ns, comparison.sure_excess_ns),
         assumed=assumed,
         assumed_ns=min(assumed_ns, assumed.sure_excess_ns),
-        share_per_step=share_per_step(rank, window, tails),
-        only_step=only_step(rank, window, tails),
         hidden_ns=hidden.measure_ns,
         per_step_at_most_ns=per_step_at_most_ns,
         num_elsewhere=num_elsewhere,
@@ -378,17 +373,11 @@ def findings(result: OverlapSlowdownResult) -> list[f.Finding | f.NotApplicable]
         num_sms=result.num_sms,
         coverage=result.coverage,
     )
-    return f.costly(
-        ID,
-        result,
-        _title(metrics, assumed, impact),
-        impact,
-        metrics,
-        _evidence(result) if measured_ns else (),
-        ADVICE,
-        f.Saving.of_step(impact, result.share_per_step if measured_ns else None),
-        severity=severity,
-    )
+    if not measured_ns:  # how much of it is in a step is not known
+        result = replace(result, share_per_step=None)
+    evidence = _evidence(result) if measured_ns else ()
+    facts = ID, _title(metrics, assumed, impact), impact, metrics, ADVICE
+    return result.finding(*facts, evidence=evidence, severity=severity)
 
 
 def _title(metrics: OverlapSlowdownMetrics, assumed: ExpectedTimes, impact: int) -> str:

@@ -10,15 +10,14 @@ from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.links.link_usage import exposed_copies
 from traceprof.analyses.remedies import DATA_REGION, PIN, PREFETCH
-from traceprof.analyses.results import CostResult
+from traceprof.analyses.results import CostResult, facts_of
 from traceprof.host.host_waits import MAX_STAGED_BYTES, copies_for_kernels
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.rank import Rank, Window
-from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import MemoryKind, copy_label
-from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.parts import Part
 from traceprof.trace.model.special_values import NULL
 from traceprof.units import counted, duration
 
@@ -66,7 +65,6 @@ class PageableCopyResult(CostResult, frozen=True):
     cost_ns: int
     copies_for_kernels: bool  # whether directives copy for most kernels
     is_unknown: bool  # whether there are large copies, but none whose kinds of memory are known
-    how_to_collect: HowToCollect  # what the trace may lack, should it be needed
 
 
 def run(rank: Rank, window: Window) -> PageableCopyResult:
@@ -102,14 +100,9 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
         coverage=num_known / num_large if num_large else 1.0,
     )
     return PageableCopyResult(
-        rank=rank.rank,
-        how_to_collect=rank.trace.how_to_collect,
-        window_ns=window.length_ns,
+        **facts_of(rank, window, cost),
         metrics=metrics,
         cost_ns=cost.measure_ns,
-        share_per_step=share_per_step(rank, window, cost),
-        only_step=only_step(rank, window, cost),
-        is_pytorch=rank.program.is_pytorch,
         copies_for_kernels=copies_for_kernels(rank, window),
         is_unknown=num_large > 0 and not num_known,
         evidence=_evidence(rank, chosen),
@@ -139,8 +132,7 @@ def findings(result: PageableCopyResult) -> list[f.Finding | f.NotApplicable]:
     )
     advice = _ADVICE if result.is_pytorch else _CUDA_ADVICE
     advice = (*((DATA_REGION,) if result.copies_for_kernels else ()), *advice)
-    saving = f.Saving.of_step(result.cost_ns, result.share_per_step)
-    return f.costly(ID, result, title, result.cost_ns, metrics, result.evidence, advice, saving)
+    return result.finding(ID, title, result.cost_ns, metrics, advice)
 
 
 def _is_known(memory: Int64) -> Mask:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated
 
 import numpy as np
 
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.links.link_usage import is_staged, is_to_host
-from traceprof.analyses.results import CostResult, advised
+from traceprof.analyses.results import CostResult, RankResult, facts_of
 from traceprof.communication.messages import RECEIVES, SENDS, messages
 from traceprof.findings import share
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.rank import Rank, Window
-from traceprof.run.steady_steps import OnlyStep, only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.operations import RankKey
@@ -68,45 +67,33 @@ FINDINGS = {
 }
 
 
-Metrics = TypeVar("Metrics", PeerCopyThroughHostMetrics, NcclP2pSlowerThanCopyMetrics)
+class StagedCopies(CostResult, frozen=True):
+    """Copies of a rank to another device through the host."""
+
+    metrics: PeerCopyThroughHostMetrics  # the numbers of their finding
 
 
-class Transfers(Record, Generic[Metrics], frozen=True):
-    """Transfers of a rank to another device."""
+class ComparedTransfers(CostResult, frozen=True):
+    """Transfers of a rank to or from another device, both by NCCL and by copies."""
 
-    metrics: Metrics  # the numbers of their finding
-    evidence: tuple[f.Evidence, ...]  # the longest stretches of `exposed_ns`
-    # the share of it that the mean steady step holds; None without steps
-    share_per_step: float | None
-    only_step: OnlyStep | None  # the step that holds it, where it is only one of several
+    metrics: NcclP2pSlowerThanCopyMetrics  # the numbers of their finding
 
 
-class PeerTransfersResult(CostResult, frozen=True):
+class PeerTransfersResult(RankResult, frozen=True):
     """Transfers of a rank to and from other devices."""
 
     # copies through the host; None if there are none: first legs, to the host, that start in the
     # window, and second legs whose first is not in the report. Where the receiver is not known,
     # `exposed_ns` is the time in which the sender computes nothing
-    staged: Transfers[PeerCopyThroughHostMetrics] | None
+    staged: StagedCopies | None
     # by peer and direction, where both NCCL and copies were used, of at least 1 MiB.
     # `nccl_gb_per_s` is of the fastest tenth: a kernel that waits is no measure of the path
-    comparisons: tuple[Transfers[NcclP2pSlowerThanCopyMetrics], ...]
+    comparisons: tuple[ComparedTransfers, ...]
     num_send_recv: int  # NCCL's point-to-point kernels that start in the window
     num_sized: int  # those of them whose bytes and peer are in the report
     num_peer_copies: int  # copies to or from another device, of any size
     memory_is_known: bool  # whether the export has the kinds of memory of copies
     how_to_collect: HowToCollect  # how to record parts that the trace may lack
-
-
-def _transfers(
-    rank: Rank, window: Window, metrics: Metrics, exposed: Intervals, label: str
-) -> Transfers[Metrics]:
-    return Transfers(
-        metrics,
-        tuple(f.Evidence(*span, label) for span in exposed.longest(f.MAX_EVIDENCE)),
-        share_per_step(rank, window, exposed),
-        only_step(rank, window, exposed),
-    )
 
 
 def findings(result: PeerTransfersResult) -> list[f.Finding | f.NotApplicable]:
@@ -119,7 +106,8 @@ def findings(result: PeerTransfersResult) -> list[f.Finding | f.NotApplicable]:
             f" {staged.gb_per_s:.1f} GB/s; meanwhile the receiver computes nothing for"
             f" {duration(staged.exposed_ns)}"
         )
-        judged += _claims(result, "peer-copy-through-host", result.staged, title, _HOST_ADVICE)
+        id_ = "peer-copy-through-host"
+        judged += result.staged.finding(id_, title, staged.exposed_ns, staged, _HOST_ADVICE)
     if not result.memory_is_known:
         judged.append(
             f.NotApplicable(
@@ -143,20 +131,7 @@ def findings(result: PeerTransfersResult) -> list[f.Finding | f.NotApplicable]:
         " not hidden"
     )
     id_ = "nccl-p2p-slower-than-copy"
-    return [*judged, *_claims(result, id_, slowest, title, _SLOWER_ADVICE)]
-
-
-def _claims(
-    result: PeerTransfersResult,
-    id_: str,
-    of: Transfers[Metrics],
-    title: str,
-    advice: tuple[str, ...],
-) -> list[f.Finding | f.NotApplicable]:
-    cost_ns = of.metrics.exposed_ns
-    saving = f.Saving.of_step(cost_ns, of.share_per_step)
-    claims = f.costly(id_, result, title, cost_ns, of.metrics, of.evidence, advice, saving)
-    return [advised(claim, of.only_step) for claim in claims]
+    return [*judged, *slowest.finding(id_, title, metrics.exposed_ns, metrics, _SLOWER_ADVICE)]
 
 
 def _not_compared(result: PeerTransfersResult) -> list[f.NotApplicable]:
@@ -234,7 +209,6 @@ def run(rank: Rank, window: Window) -> PeerTransfersResult:
     return PeerTransfersResult(
         rank=rank.rank,
         how_to_collect=rank.trace.how_to_collect,
-        window_ns=window.length_ns,
         staged=_staged(rank, window, inside),
         comparisons=tuple(_comparisons(rank, window, sized, inside, len(chosen))),
         num_send_recv=len(chosen),
@@ -244,9 +218,11 @@ def run(rank: Rank, window: Window) -> PeerTransfersResult:
     )
 
 
-def _staged(
-    rank: Rank, window: Window, inside: Mask
-) -> Transfers[PeerCopyThroughHostMetrics] | None:
+def _evidence(exposed: Intervals, label: str) -> tuple[f.Evidence, ...]:
+    return tuple(f.Evidence(*span, label) for span in exposed.longest(f.MAX_EVIDENCE))
+
+
+def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
     """Pair the legs by the call that made them: they share its correlation id."""
     copies = rank.operations.copies
     indices = np.flatnonzero(inside & is_staged(copies))
@@ -294,7 +270,8 @@ def _staged(
         exposed_ns=waiting.measure_ns,
         coverage=int(paired.sum()) / len(counted),
     )
-    return _transfers(rank, window, metrics, waiting, "copy through the host")
+    evidence = _evidence(waiting, "copy through the host")
+    return StagedCopies(**facts_of(rank, window, waiting), metrics=metrics, evidence=evidence)
 
 
 def _underway(copy: Int64, start_ns: Int64, end_ns: Int64) -> Intervals:
@@ -360,7 +337,7 @@ def _devices_by_rank(rank: Rank) -> dict[int, int]:
 
 def _comparisons(
     rank: Rank, window: Window, sized: _Sized, inside: Mask, num_send_recv: int
-) -> list[Transfers[NcclP2pSlowerThanCopyMetrics]]:
+) -> list[ComparedTransfers]:
     copies, kernels = rank.operations.copies, rank.operations.kernels
     durations = kernels.length_ns
     transfers = []
@@ -397,6 +374,7 @@ def _comparisons(
                 exposed_ns=exposed.measure_ns,
                 coverage=len(which) / num_send_recv,
             )
-            label = "ncclDevKernel_SendRecv"
-            transfers.append(_transfers(rank, window, metrics, exposed, label))
+            evidence = _evidence(exposed, "ncclDevKernel_SendRecv")
+            facts = facts_of(rank, window, exposed)
+            transfers.append(ComparedTransfers(**facts, metrics=metrics, evidence=evidence))
     return transfers

@@ -349,7 +349,8 @@ def _judge(host: HostScaling) -> list[f.Finding | f.NotApplicable]:
         f"{_crowd(host, worst)}"
     )
     advice = _advice(host.small_operations)
-    return f.costly(ID, worst, title, worst.impact_ns, metrics, worst.longest, advice)
+    facts = worst.rank, worst.window_ns, title, worst.impact_ns
+    return f.costly(ID, *facts, metrics, worst.longest, advice)
 
 
 def _crowd(host: HostScaling, loss: Loss) -> str:

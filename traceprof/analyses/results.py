@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceprof.findings import Evidence, Finding, NotApplicable
-from traceprof.run.steady_steps import OnlyStep
+from traceprof.findings import Evidence, Finding, Metrics, NotApplicable, Saving, Severity, costly
+from traceprof.intervals import Intervals
+from traceprof.run.rank import Rank, Window
+from traceprof.run.steady_steps import OnlyStep, only_step, share_per_step
 from traceprof.structs import Record
+from traceprof.trace.model.parts import HowToCollect
 
 
-class _Occurrence(Record, frozen=True, kw_only=True):
-    # the step in which all of its findings happened, where it is only one of several
-    only_step: OnlyStep | None = None
-
-
-class RankResult(_Occurrence, frozen=True):
+class RankResult(Record, frozen=True):
     """The result of one analysis for one rank; the base of all such results."""
 
     rank: int  # the rank's number
@@ -31,7 +29,60 @@ class CostResult(RankResult, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...] = ()  # where the cost can be seen, worst first
     # the share of the cost that the mean steady step holds; None without steps
     share_per_step: float | None = None
+    only_step: OnlyStep | None = None  # the step in which it lies, if that is one of several
     is_pytorch: bool = False  # whether the program is known to use PyTorch
+    how_to_collect: HowToCollect  # what the trace may lack, should it be needed
+
+    def finding(
+        self,
+        id_: str,
+        title: str,
+        impact_ns: int,
+        metrics: Metrics,
+        advice: tuple[str, ...],
+        *,
+        evidence: tuple[Evidence, ...] | None = None,
+        saving: Saving | None = None,
+        place: str | None = None,
+        severity: Severity | None = None,
+    ) -> list[Finding | NotApplicable]:
+        """Return a finding, judged by its cost; none if that is negligible.
+
+        Its evidence is the result's, and its saving at most what the mean steady step holds of the
+        cost, if no others are given. What happened in one step gets no remedy: they are for what
+        recurs. `severity`: the judgement, where something else than the cost makes it.
+        """
+        if self.only_step is not None:
+            advice = (look_at(self.only_step, "this happened"),)
+        return costly(
+            id_,
+            self.rank,
+            self.window_ns,
+            title,
+            impact_ns,
+            metrics,
+            self.evidence if evidence is None else evidence,
+            advice,
+            saving or Saving.of_step(impact_ns, self.share_per_step),
+            place,
+            severity,
+        )
+
+
+def facts_of(rank: Rank, window: Window, cost: Intervals | None = None) -> dict[str, Any]:
+    """Return the fields of a `CostResult` by name but for evidence; `cost`: when it arose."""
+    facts = {
+        "rank": rank.rank,
+        "window_ns": window.length_ns,
+        "is_pytorch": rank.program.is_pytorch,
+        "how_to_collect": rank.trace.how_to_collect,
+    }
+    if cost is None:
+        return facts
+    return facts | {
+        "share_per_step": share_per_step(rank, window, cost),
+        "only_step": only_step(rank, window, cost),
+    }
 
 
 Numbered = TypeVar("Numbered", bound=Struct)
@@ -45,17 +96,9 @@ def numbered(value: Numbered, rank: int, report: int) -> Numbered:
         part = getattr(value, name)
         if isinstance(part, Struct) and (other := numbered(part, rank, report)) is not part:
             changed[name] = other
+        elif isinstance(part, tuple) and part and isinstance(part[0], RankResult):
+            changed[name] = tuple(numbered(one, rank, report) for one in part)
     return replace(value, **changed) if changed else value
-
-
-Claim = TypeVar("Claim", bound=Finding | NotApplicable)
-
-
-def advised(claim: Claim, step: OnlyStep | None) -> Claim:
-    """Return a claim without remedies if it happened in one step: they are for what recurs."""
-    if step is None or isinstance(claim, NotApplicable):
-        return claim
-    return replace(claim, advice=(look_at(step, "this happened"),))
 
 
 def look_at(step: OnlyStep, what: str) -> str:

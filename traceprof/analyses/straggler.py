@@ -14,7 +14,6 @@ from traceprof import intervals
 from traceprof.analyses import breakdown, remedies, uneven_kernels
 from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analyses.measurements import MeasuredRun
-from traceprof.analyses.results import CostResult
 from traceprof.analyses.steps import steady_spans
 from traceprof.intervals import Int64
 from traceprof.ranks import lateness
@@ -305,7 +304,8 @@ def findings(result: StragglerResult) -> list[f.Finding | f.NotApplicable]:
         held_up = f", and holds up rank {ranks.ranks[via[0]]}, which arrives last" if via else ""
         claims += f.costly(
             ID,
-            CostResult(metrics.rank, window_ns=ranks.window_ns),
+            metrics.rank,
+            ranks.window_ns,
             f"On {metrics.host}, it arrives {duration(metrics.lateness_ns)} after"
             f" the rank before it{held_up}: last in {percent(metrics.share_last)} of"
             f" {counted(metrics.num_operations, 'operation')}; {why}",

@@ -238,7 +238,8 @@ def findings(result: UnevenKernelsResult) -> list[f.Finding | f.NotApplicable]:
         if metrics.others_wait_ns is not None:
             impact = min(impact, metrics.others_wait_ns)
         lines = advice(cause_of(metrics), None if metrics.clock else result.how_to_sample)
-        claims += f.costly(ID, rank, _title(rank), impact, metrics, rank.evidence, lines)
+        title, evidence = _title(rank), rank.evidence
+        claims += f.costly(ID, rank.rank, rank.window_ns, title, impact, metrics, evidence, lines)
     return claims
 
 

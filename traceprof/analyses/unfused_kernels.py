@@ -15,7 +15,7 @@ from traceprof import findings as f
 from traceprof import intervals, labels
 from traceprof.analyses.kernels.kernel_table import named_signatures
 from traceprof.analyses.remedies import GRAPH_BREAKS, GRAPHS
-from traceprof.analyses.results import CostResult
+from traceprof.analyses.results import CostResult, facts_of
 from traceprof.host.host_code import MAX_BETWEEN_MARKERS_NS
 from traceprof.host.host_waits import with_operators
 from traceprof.host.idle_causes import idle_causes
@@ -470,8 +470,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
         coverage=coverage,
     )
     return UnfusedKernelsResult(
-        rank=rank.rank,
-        window_ns=window.length_ns,
+        **facts_of(rank, window),
         metrics=metrics,
         saved_ns=max(measure(spared) - kept_ns, 0),
         saved_by_optimizer_ns=max(
@@ -481,7 +480,6 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
         ),
         most_ns=_most_ns(rank, window, cover(most_spared), most_spared, kept_ns),
         only_step=only_step(rank, window, cover(spared)),
-        is_pytorch=rank.program.is_pytorch,
         has_fused_optimizer=rank.program.has_fused_optimizer,
         is_compiled=rank.program.is_compiled,
         is_launch_bound=_idle_within(rank, chains, MAX_BETWEEN_MARKERS_NS) > kernel_ns,
@@ -509,16 +507,9 @@ def findings(result: UnfusedKernelsResult) -> list[f.Finding | f.NotApplicable]:
     if metrics.attention_ns:
         text = f"attention that is not one kernel takes {duration(metrics.attention_ns)}"
         texts.insert(0 if by_attention >= 0.5 else 1, text)
-    return f.costly(
-        ID,
-        result,
-        "; ".join(texts),
-        result.saved_ns,
-        metrics,
-        result.evidence,
-        _advice(result, by_attention),
-        f.Saving.at_most(result.most_ns, limited_by=_LIMITED_BY),
-    )
+    facts = ID, "; ".join(texts), result.saved_ns, metrics, _advice(result, by_attention)
+    saving = f.Saving.at_most(result.most_ns, limited_by=_LIMITED_BY)
+    return result.finding(*facts, saving=saving)
 
 
 def _most_ns(

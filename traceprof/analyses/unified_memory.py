@@ -9,12 +9,11 @@ import numpy as np
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.kernels.kernel_table import kernel_evidence
-from traceprof.analyses.results import CostResult
+from traceprof.analyses.results import CostResult, facts_of
 from traceprof.host.idle_gaps import PREFETCH
 from traceprof.host.thread_evidence import calls_named
 from traceprof.intervals import Int64, Intervals
 from traceprof.run.rank import Rank, Window
-from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.model.kinds import CopyKind
 from traceprof.units import counted, duration, size_text
 
@@ -91,8 +90,7 @@ def run(rank: Rank, window: Window) -> UnifiedMemoryResult:
     }
     beside = moves[intervals.covered_within(waits, start, copies.ends(moves)) > 0]
     return UnifiedMemoryResult(
-        rank=rank.rank,
-        window_ns=window.length_ns,
+        **facts_of(rank, window, ran),
         metrics=UnifiedMemoryMetrics(
             moving_ns=waits.measure_ns,
             kernel_ns=ran.measure_ns,
@@ -101,8 +99,6 @@ def run(rank: Rank, window: Window) -> UnifiedMemoryResult:
             bytes=intervals.total(copies.bytes[beside]),
             coverage=f.share(len(moves), len(all_moves)) if len(all_moves) else 1.0,
         ),
-        share_per_step=share_per_step(rank, window, ran),
-        only_step=only_step(rank, window, ran),
         evidence=kernel_evidence(rank, window, texts),
     )
 
@@ -118,7 +114,7 @@ def findings(result: UnifiedMemoryResult) -> list[f.Finding | f.NotApplicable]:
     )
     saving = f.Saving.of_step(metrics.kernel_ns, result.share_per_step)
     saving = saving or f.Saving.at_most(metrics.kernel_ns)
-    return f.costly(ID, result, title, metrics.moving_ns, metrics, result.evidence, _ADVICE, saving)
+    return result.finding(ID, title, metrics.moving_ns, metrics, _ADVICE, saving=saving)
 
 
 def _waiting(rank: Rank, waits: intervals.Intervals) -> tuple[Int64, Int64]:

@@ -13,14 +13,13 @@ from traceprof.analyses.exposed_communication import reasons
 from traceprof.analyses.exposed_communication.reasons import PAGE
 from traceprof.analyses.links.link_findings import longest
 from traceprof.analyses.links.link_usage import peaks_by_scope
-from traceprof.analyses.results import CostResult
+from traceprof.analyses.results import CostResult, facts_of
 from traceprof.communication.exposure import Reason
 from traceprof.communication.messages import num_inside
 from traceprof.ranks.comparison import RankComparison
 from traceprof.run.rank import CpuRank, Rank, Window
 from traceprof.run.steady_steps import covered_per_step, only_step
 from traceprof.trace.grouping import distinct_values
-from traceprof.trace.model.parts import HowToCollect
 from traceprof.units import duration
 
 __all__ = ["FINDINGS", "PAGE", "findings", "refined", "run"]
@@ -119,14 +118,12 @@ class ExposedCommunicationResult(CostResult, frozen=True):
     compute_ns: int  # when it computed
     metrics: ExposedCommunicationMetrics  # the numbers of its finding
     num_operations: int  # communication operations that are inside the window at all
-    longest: tuple[f.Evidence, ...]  # the longest stretches, longest first
     # what is exposed of each operation, and why; None without a GPU
     operations: reasons.ExposedOperations | None
     # names of the operations that begin in the window, without a GPU
     host_operations: frozenset[str]
     has_gpu: bool  # whether the rank has one; otherwise ranges of its CPU were measured
     is_compute_known: bool  # whether it is known when the rank computed
-    how_to_collect: HowToCollect  # what the trace may lack, should it be needed
     # by scope, of the links in a machine and of the network
     peaks_gb_per_s: Mapping[str, float | None]
     # how fast the operations with most exposed time are; None where not known, or where hardly any
@@ -164,20 +161,17 @@ def run(rank: Rank, window: Window) -> ExposedCommunicationResult:
         coverage=num_known / (num_known + num_graphs) if num_graphs else 1.0,
     )
     return ExposedCommunicationResult(
-        rank=rank.rank,
-        window_ns=window.length_ns,
+        **facts_of(rank, window),
         communication_ns=communication_ns,
         compute_ns=compute_ns,
         metrics=metrics,
         num_operations=num_inside(rank.communication_spans, window),
-        longest=longest(rank, exposed, "communication"),
+        evidence=longest(rank, exposed, "communication"),
         operations=operations,
         host_operations=_host_operations(rank, window),
-        is_pytorch=rank.program.is_pytorch,
         only_step=only_step(rank, window, exposed),
         has_gpu=rank.device is not None,
         is_compute_known=rank.device is not None or len(rank.compute) > 0,
-        how_to_collect=rank.trace.how_to_collect,
         peaks_gb_per_s={} if operations is None else peaks_by_scope(rank),
     )
 
@@ -221,10 +215,11 @@ def findings(result: ExposedCommunicationResult) -> list[f.Finding | f.NotApplic
     metrics = result.metrics
     if operations is None:
         lines = reasons.cpu_advice(result.host_operations)
-        return f.costly(ID, result, claim, exposed_ns, metrics, result.longest, lines)
+        return result.finding(ID, claim, exposed_ns, metrics, lines)
     claim = reasons.title(claim, operations, result.rate, has_compute=has_compute)
     lines = reasons.advice(operations, result.rate, result.remedies, result.how_to_collect)
-    return f.costly(ID, result, claim, exposed_ns, metrics, reasons.evidence(operations), lines)
+    evidence = reasons.evidence(operations)
+    return result.finding(ID, claim, exposed_ns, metrics, lines, evidence=evidence)
 
 
 def _by_metric(

@@ -12,7 +12,7 @@ from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.exposed_copy import attribution
 from traceprof.analyses.remedies import DATA_REGION
-from traceprof.analyses.results import CostResult
+from traceprof.analyses.results import CostResult, facts_of
 from traceprof.errors import one_line
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.host.host_waits import copies_for_kernels
@@ -412,13 +412,11 @@ def run(rank: Rank, window: Window) -> ExposedCopyResult:
         coverage=f.share(known_ns, total_ns),
     )
     return ExposedCopyResult(
-        rank=rank.rank,
-        window_ns=window.length_ns,
+        **facts_of(rank, window),
         metrics=metrics,
         copy_ns=copy_ns,
         parts=parts,
         beside=beside,
-        is_pytorch=rank.program.is_pytorch,
         copies_for_kernels=copies_for_kernels(rank, window),
         only_step=only_step(rank, window, exposed),
     )
@@ -437,16 +435,8 @@ def findings(result: ExposedCopyResult) -> list[f.Finding | f.NotApplicable]:
         (item for part in parts for item in part.evidence),
         key=lambda item: (item.start_ns - item.end_ns, item.start_ns),
     )
-    return f.costly(
-        ID,
-        result,
-        _title(result, cause, parts),
-        metrics.exposed_ns,
-        metrics,
-        tuple(evidence[: f.MAX_EVIDENCE]),
-        (*of_program, *lines),
-        place=longest.place,
-    )
+    facts = ID, _title(result, cause, parts), metrics.exposed_ns, metrics, (*of_program, *lines)
+    return result.finding(*facts, evidence=tuple(evidence[: f.MAX_EVIDENCE]), place=longest.place)
 
 
 def _title(result: ExposedCopyResult, cause: CopyCause, parts: Sequence[CopyPart]) -> str:

@@ -17,7 +17,7 @@ from traceprof.analyses.gpu_idle.advice import (
     page_advice,
     unknown_advice,
 )
-from traceprof.analyses.results import CostResult
+from traceprof.analyses.results import CostResult, facts_of
 from traceprof.errors import one_line
 from traceprof.host import stalls
 from traceprof.host.host_code import MAX_BETWEEN_MARKERS_NS
@@ -245,8 +245,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         coverage=causes.coverage(window),
     )
     return GpuIdleResult(
-        rank=rank.rank,
-        window_ns=window.length_ns,
+        **facts_of(rank, window),
         metrics=metrics,
         unknown_ns=(unlaunched, silent),
         in_step=in_step,
@@ -297,18 +296,8 @@ def findings(result: GpuIdleResult) -> list[f.Finding | f.NotApplicable]:
         share_per_step = metrics.per_step_ns / idle_ns
         saving = f.Saving.of_step(idle_ns - metrics.others_ns, share_per_step)
     severity = f.severity_of_cost(curable) or f.Severity.INFO
-    return f.costly(
-        ID,
-        result,
-        _title(result),
-        idle_ns,
-        metrics,
-        result.evidence,
-        tuple(_advice(result)),
-        saving,
-        result.place,
-        severity,
-    )
+    facts = ID, _title(result), idle_ns, metrics, tuple(_advice(result))
+    return result.finding(*facts, saving=saving, place=result.place, severity=severity)
 
 
 def _others_ns(rank: Rank, idle: intervals.Intervals) -> int | None:

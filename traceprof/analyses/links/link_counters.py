@@ -8,15 +8,14 @@ from traceprof import hardware, intervals
 from traceprof.analyses.links import link_findings, link_usage
 from traceprof.analyses.links.link_findings import LinkMetrics, Load
 from traceprof.analyses.links.link_usage import LinkUse, exposed_copies
-from traceprof.analyses.results import CostResult
+from traceprof.analyses.results import CostResult, facts_of
 from traceprof.findings import Finding, NotApplicable, severity_of_cost
 from traceprof.hardware import Peaks
 from traceprof.intervals import Float64, Int64, Intervals, Mask
 from traceprof.run.rank import Rank, Window
-from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.structs import Record
 from traceprof.trace.model.operations import PERCENT, LinkSamples
-from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.parts import Part
 
 AT_PEAK = 0.90
 """Of the peak: a sample from here on had no room left."""
@@ -118,7 +117,6 @@ class LinkCountersResult(CostResult, frozen=True):
     has_gpu_samples: bool  # whether the report has GPU metrics
     is_gpu_known: bool  # whether it is known which of the sampled GPUs is this rank's
     unsampled_nics: tuple[str, ...]  # the machine's NICs, if none of them was sampled
-    how_to_collect: HowToCollect  # how to record parts that the trace may lack
 
 
 def run(rank: Rank, window: Window) -> LinkCountersResult:
@@ -141,8 +139,7 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
             load = _load(rank, samples, what, waited, peaks, window)
             loads += [load] if load else []
     return LinkCountersResult(
-        rank=rank.rank,
-        how_to_collect=rank.trace.how_to_collect,
+        **facts_of(rank, window),
         counters=tuple(counters),
         uses=tuple(
             LinkUse(
@@ -160,7 +157,6 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
             if counter.bytes is not None
         ),
         loads=tuple(loads),
-        window_ns=window.length_ns,
         exposed_communication_ns=exposed.measure_ns,
         has_gpu_samples=all_counters.has_gpu_samples,
         is_gpu_known=rank.key in all_counters.gpu_of_rank,
@@ -191,7 +187,7 @@ def findings(result: LinkCountersResult) -> list[Finding | NotApplicable]:
     for load in sorted(result.loads, key=lambda load: -load.metrics.exposed_ns):
         # One claim of each link and direction, whatever waited.
         metrics = load.metrics
-        for claim in link_findings.saturated(result, load):
+        for claim in link_findings.saturated(load):
             by_link.setdefault((metrics.link, metrics.direction, metrics.nic), claim)
     of_communication = [load for load in result.loads if load.what == "communication"]
     if not of_communication:
@@ -201,7 +197,7 @@ def findings(result: LinkCountersResult) -> list[Finding | NotApplicable]:
         of_communication,
         key=lambda load: (load.metrics.utilization, load.metrics.direction == "tx"),
     )
-    return [*by_link.values(), *link_findings.underused(result, busiest, _beside(result))]
+    return [*by_link.values(), *link_findings.underused(busiest, _beside(result))]
 
 
 def _beside(result: LinkCountersResult) -> list[str]:
@@ -265,11 +261,10 @@ def _load(
         coverage=min(1.0, int(series.length_ns[inside].sum()) / waited_ns),
     )
     return Load(
-        metrics,
-        what,
-        link_findings.longest(rank, waited, what),
-        share_per_step(rank, window, waited),
-        only_step(rank, window, waited),
+        **facts_of(rank, window, waited),
+        metrics=metrics,
+        what=what,
+        evidence=link_findings.longest(rank, waited, what),
     )
 
 

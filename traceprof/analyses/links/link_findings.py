@@ -11,11 +11,9 @@ from typing import Annotated
 
 from traceprof import findings as f
 from traceprof.analyses.remedies import FEWER_REDUCTIONS, HALF_THE_BYTES, MERGE, PREFETCH
-from traceprof.analyses.results import advised
+from traceprof.analyses.results import CostResult
 from traceprof.intervals import Intervals
 from traceprof.run.rank import Rank
-from traceprof.run.steady_steps import OnlyStep
-from traceprof.structs import Record
 from traceprof.units import duration, percent
 
 
@@ -72,37 +70,30 @@ OTHER = {"h2d": "from the host", "d2h": "to the host", "tx": "sent", "rx": "rece
 NAMES = {"nvlink": "NVLink", "pcie": "PCIe", "network": "The network"}
 
 
-class Load(Record, frozen=True):
+class Load(CostResult, frozen=True):
     """The rate of a link while work waited for it."""
 
     metrics: LinkMetrics  # the numbers of its findings
     what: str  # what was waited for: `copies` or `communication`
-    evidence: tuple[f.Evidence, ...]  # the longest stretches of it
-    # the share of the wait that the mean steady step holds; None without steps
-    share_per_step: float | None
-    # the step in which work waited, where it is only one of several
-    only_step: OnlyStep | None
 
 
-def saturated(of: f.OfWindow, load: Load) -> list[f.Finding | f.NotApplicable]:
+def saturated(load: Load) -> list[f.Finding | f.NotApplicable]:
     """Return a finding if the link is at its limit while work waits for it."""
     metrics = load.metrics
     if metrics.utilization < SATURATED:
         return []
     state = f"is at its limit: {_rate(metrics)}"
-    return _claims("link-saturated", of, load, state, SATURATED_ADVICE[metrics.link])
+    return _claims("link-saturated", load, state, SATURATED_ADVICE[metrics.link])
 
 
-def underused(
-    of: f.OfWindow, load: Load, more_advice: Sequence[str] = ()
-) -> list[f.Finding | f.NotApplicable]:
+def underused(load: Load, more_advice: Sequence[str] = ()) -> list[f.Finding | f.NotApplicable]:
     """Return a finding if the link is far below its peak while work waits for it."""
     metrics = load.metrics
     if metrics.utilization >= UNDERUSED:
         return []
     advice = UNDERUSED_ADVICE["copies" if load.what == "copies" else metrics.link]
     state = f"carries only {_rate(metrics)}"
-    return _claims("link-underused", of, load, state, advice, more_advice)
+    return _claims("link-underused", load, state, advice, more_advice)
 
 
 def distinct(findings: Sequence[f.Finding]) -> list[f.Finding]:
@@ -139,12 +130,7 @@ def longest(rank: Rank, exposed: Intervals, fallback: str) -> tuple[f.Evidence, 
 
 
 def _claims(
-    id_: str,
-    of: f.OfWindow,
-    load: Load,
-    state: str,
-    advice: Sequence[str],
-    more_advice: Sequence[str] = (),
+    id_: str, load: Load, state: str, advice: Sequence[str], more_advice: Sequence[str] = ()
 ) -> list[f.Finding | f.NotApplicable]:
     metrics = load.metrics
     name = f" ({metrics.nic})" if metrics.nic else ""
@@ -153,9 +139,7 @@ def _claims(
         " hidden"
     )
     lines = (*advice, *((ASSUMED_ADVICE,) if metrics.is_peak_assumed else ()), *more_advice)
-    saving = f.Saving.of_step(metrics.exposed_ns, load.share_per_step)
-    claims = f.costly(id_, of, title, metrics.exposed_ns, metrics, load.evidence, lines, saving)
-    return [advised(claim, load.only_step) for claim in claims]
+    return load.finding(id_, title, metrics.exposed_ns, metrics, lines)
 
 
 def _rate(metrics: LinkMetrics) -> str:

@@ -11,11 +11,10 @@ from traceprof import findings as f
 from traceprof import hardware, intervals
 from traceprof.analyses.links import link_findings
 from traceprof.analyses.links.link_findings import LinkMetrics, Load
-from traceprof.analyses.results import CostResult
+from traceprof.analyses.results import RankResult, facts_of
 from traceprof.hardware import Peaks
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.rank import Rank, Window
-from traceprof.run.steady_steps import only_step, share_per_step
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import DEVICE_MEMORY, CopyKind, MemoryKind
 from traceprof.trace.model.operations import Copies, RankKey
@@ -115,7 +114,7 @@ class LinkUse(Struct, frozen=True):
         return self.gb_per_s / self.peak_gb_per_s
 
 
-class LinkUsageResult(CostResult, frozen=True):
+class LinkUsageResult(RankResult, frozen=True):
     """The copies of one rank, by direction and peer."""
 
     uses: tuple[LinkUse, ...]  # the traffic of each direction and peer
@@ -155,7 +154,6 @@ def run(rank: Rank, window: Window) -> LinkUsageResult:
         uses=tuple(uses),
         loads=tuple(load for load in loads if load),
         big_loads=tuple(load for load in big_loads if load),
-        window_ns=window.length_ns,
         unknown_peak_ns=unknown_ns,
         gpu=rank.gpu,
     )
@@ -187,9 +185,9 @@ def link_of(rank: Rank, direction: str, peer: int | None = None) -> str | None:
 
 def findings(result: LinkUsageResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the rates against the peaks, where work waits for the link."""
-    claims = [claim for load in result.loads for claim in link_findings.saturated(result, load)]
+    claims = [claim for load in result.loads for claim in link_findings.saturated(load)]
     for load in result.big_loads:
-        claims += link_findings.underused(result, load)
+        claims += link_findings.underused(load)
     if result.unknown_peak_ns:
         gpu = result.gpu or "a GPU that the export does not name"
         claims += [
@@ -267,11 +265,10 @@ def _load(
         coverage=len(chosen) / num_copies,
     )
     return Load(
-        metrics,
-        "copies",
-        link_findings.longest(rank, exposed, "copy"),
-        share_per_step(rank, window, exposed),
-        only_step(rank, window, exposed),
+        **facts_of(rank, window, exposed),
+        metrics=metrics,
+        what="copies",
+        evidence=link_findings.longest(rank, exposed, "copy"),
     )
 
 
