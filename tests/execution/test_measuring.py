@@ -89,8 +89,7 @@ def test_what_is_kept_of_a_report_grows_with_its_communication_not_with_its_even
         result = measured(path)
         (rank,) = result.ranks
         assert rank.measurements is not None
-        assert rank.measurements.arrivals is not None
-        arrived = rank.measurements.arrivals.unpacked
+        arrived = rank.measurements.taken["arrivals"].unpacked
         sizes[num_kernels] = len(pickle.dumps(result)), len(arrived)
     assert sizes[960][0] < 20_000 + 400 * sizes[960][1]  # some 40 columns of its communication
     (few, num_few), (many, num_many) = sizes.values()

@@ -55,9 +55,10 @@ def _in_block(report: MeasuredReport, block: int, num_ranks: int) -> MeasuredRep
     path = report.facts.path.with_name(f"{block}-{report.facts.path.name}")
     (rank,) = report.ranks
     assert rank.measurements is not None
-    assert rank.measurements.arrivals is not None
-    arrivals = _of_larger_run(rank.measurements.arrivals.unpacked, block, num_ranks)
-    measurements = replace(rank.measurements, arrivals=PackedArrivals.of(arrivals))
+    arrivals = _of_larger_run(rank.measurements.taken["arrivals"].unpacked, block, num_ranks)
+    measurements = replace(
+        rank.measurements, taken=rank.measurements.taken | {"arrivals": PackedArrivals.of(arrivals)}
+    )
     identity = replace(report.facts.identity, work=frozenset())  # they are copies of one
     facts = replace(report.facts, path=path, rank_numbers=numbers, identity=identity)
     return replace(report, facts=facts, ranks=(replace(rank, measurements=measurements),))

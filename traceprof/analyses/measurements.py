@@ -25,7 +25,7 @@ from traceprof.analyses.kernels import kernel_table, launched_kernels, placed_ke
 from traceprof.analyses.kernels.kernel_table import KernelTable
 from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
 from traceprof.analyses.kernels.placed_kernels import PlacedKernels
-from traceprof.analyses.results import Judge, RankResult, Result, Results, numbered
+from traceprof.analyses.results import Judge, RankResult, Result, Results
 from traceprof.analyses.steps import SlowSteps, StepTotals
 from traceprof.findings import Finding, FindingKind, NotApplicable
 from traceprof.host.rank_stalls import RankStalls, rank_stalls
@@ -54,41 +54,15 @@ class Wanted(Record, frozen=True):
 
 
 class RankMeasurements(Record, frozen=True):
-    """The measurements of a rank: of what is judged, unless a comment says otherwise.
-
-    A measurement is None if it was not asked for, is not for such a rank, or failed.
-    """
+    """The measurements of a rank: of what is judged, unless a comment says otherwise."""
 
     results: Mapping[str, RankResult]  # of each analysis that is for the rank, by its name
     missing: Mapping[str, tuple[NotApplicable, ...]]  # why analyses could not run, by their name
     hidden: tuple[Hidden, ...]  # what its report hides of it
     # of the analyses that are listed, what they measured of all that is shown
     shown: Mapping[str, RankResult]
-    arrivals: PackedArrivals | None = None
-    buckets: DdpBucketsResult | None = None  # of all that is shown
-    kernels: KernelTable | None = None
-    compute: ComputeParts | None = None  # of all that is shown
-    launched: LaunchedKernels | None = None
-    process_groups: ProcessGroupsResult | None = None
-    shown_process_groups: ProcessGroupsResult | None = None
-    step_totals: StepTotals | None = None
-    slow_steps: SlowSteps | None = None
-    stalls: RankStalls | None = None
-    placed: PlacedKernels | None = None
-    passes: RankPasses | None = None
+    taken: dict[str, Any]  # each of `MEASUREMENTS`, by its name
     losses: Losses | None = None  # what its recording lacks
-
-    def with_rank(self, rank: int, report: int) -> RankMeasurements:
-        """Return the same with the rank's number and its report's index in the run."""
-        results, shown = (
-            {name: numbered(result, rank, report) for name, result in of_rank.items()}
-            for of_rank in (self.results, self.shown)
-        )
-        missing = {
-            name: tuple(numbered(gap, rank, report) for gap in gaps)
-            for name, gaps in self.missing.items()
-        }
-        return numbered(replace(self, results=results, shown=shown, missing=missing), rank, report)
 
 
 class MeasuredRank(Record, frozen=True):
@@ -102,18 +76,6 @@ class MeasuredRank(Record, frozen=True):
     phases: Mapping[int, RankMeasurements] = field(default_factory=dict)
     # what could not be analysed because an optional part failed
     failures: tuple[NotApplicable, ...] = ()
-
-    def with_rank(self, rank: int, report: int) -> MeasuredRank:
-        """Return the same with the rank's number and its report's index in the run."""
-        measured = self.measurements
-        return replace(
-            self,
-            measurements=None if measured is None else measured.with_rank(rank, report),
-            phases={
-                phase: of_phase.with_rank(rank, report) for phase, of_phase in self.phases.items()
-            },
-            failures=tuple(numbered(gap, rank, report) for gap in self.failures),
-        )
 
 
 class MeasuredReport(Record, frozen=True):

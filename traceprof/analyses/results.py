@@ -85,20 +85,31 @@ def facts_of(rank: Rank, window: Window, cost: Intervals | None = None) -> dict[
     }
 
 
-Numbered = TypeVar("Numbered", bound=Struct)
+Numbered = TypeVar("Numbered")
 
 
 def numbered(value: Numbered, rank: int, report: int) -> Numbered:
     """Return what was measured of a rank, with its number and its report's index in the run."""
-    fields: dict[str, object] = {"rank": rank, "report": report}
-    changed = {name: fields[name] for name in fields if name in value.__struct_fields__}
-    for name in value.__struct_fields__:
-        part = getattr(value, name)
-        if isinstance(part, Struct) and (other := numbered(part, rank, report)) is not part:
-            changed[name] = other
-        elif isinstance(part, tuple) and part and isinstance(part[0], RankResult):
-            changed[name] = tuple(numbered(one, rank, report) for one in part)
-    return replace(value, **changed) if changed else value
+    result: Any = value
+    if isinstance(value, Struct):
+        parts = {name: getattr(value, name) for name in value.__struct_fields__}
+        known = parts | {"rank": rank, "report": report}
+        changed = {
+            name: part
+            for name in parts
+            if (part := numbered(known[name], rank, report)) is not parts[name]
+        }
+        result = replace(value, **changed) if changed else value
+    elif isinstance(value, dict):
+        entries = {key: numbered(part, rank, report) for key, part in value.items()}
+        result = entries if any(entries[key] is not value[key] for key in value) else value
+    elif isinstance(value, tuple) and any(map(_has_rank, value[:1])):
+        result = tuple(numbered(part, rank, report) for part in value)
+    return cast("Numbered", result)
+
+
+def _has_rank(value: object) -> bool:
+    return isinstance(value, Struct) and "rank" in value.__struct_fields__
 
 
 def look_at(step: OnlyStep, what: str) -> str:

@@ -93,7 +93,7 @@ def measure_rank(rank: Rank, window: Window, wanted: Wanted | None = None) -> Ra
         hidden=_hidden(rank, window),
         losses=rank.losses if rank.device is not None or rank.losses.num_launches else None,
         shown=of_all,
-        **taken,
+        taken=taken,
     )
 
 

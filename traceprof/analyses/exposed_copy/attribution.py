@@ -141,8 +141,6 @@ OPTIMIZER_KERNELS = re.compile(
 )
 OPTIMIZER_RANGES = re.compile(rf"{OPTIMIZER_STEP}\b|Optimizer\.step#")
 
-_COPIES = 2  # in the order of `Rank.operations.groups` with kernels and graphs first
-
 
 def gradient_copies(rank: Rank) -> Int64:
     """Return the copies of gradients out of buckets, of all steps; none if they are not certain.
@@ -156,158 +154,71 @@ def gradient_copies(rank: Rank) -> Int64:
         Indices into `rank.operations.copies`, ascending int64[n].
     """
     copies, calls, ranges = rank.operations.copies, rank.calls, rank.step_ranges
-    reduces = np.flatnonzero(of_operation(rank, "AllReduce") & (rank.launched_by[0] >= 0))
+    reduces = of_operation(rank, "AllReduce") & (rank.launched_by[0] >= 0)
     within_device = (copies.kind == CopyKind.DEVICE_TO_DEVICE) & ~rank.is_peer_copy
     within_device &= rank.launched_by[1] >= 0
     least = MIN_COPIES * MIN_STEPS
-    if calls is None or ranges is None or not len(reduces) or within_device.sum() < least:
+    if calls is None or ranges is None or not reduces.any() or within_device.sum() < least:
         return NO_NUMBERS
     stream = busiest_stream(rank)
     if stream is None or (copies.stream[within_device] == stream).sum() < least:
         return NO_NUMBERS
-    between = _Between(rank, reduces, stream)
-    return between.gradient_copies(within_device)
-
-
-class _Between:
-    """Operations of each step from its last AllReduce to the first optimizer kernel after it.
-
-    Operations of all groups are joined; `step` and all other arrays are those of the chosen
-    operations, step by step, in the order of their launches.
-    """
-
-    def __init__(self, rank: Rank, reduces: Int64, stream: int) -> None:
-        operations = rank.operations
-        self.groups = (operations.kernels, operations.graphs, operations.copies, operations.memsets)
-        kernel, copy, memset, graph = rank.launched_by
-        self.launched_by = (kernel, graph, copy, memset)
-        self.rank, self.stream = rank, stream
-        assert rank.calls is not None  # noqa: S101
-        assert rank.step_ranges is not None  # noqa: S101
-        self.calls, self.ranges = rank.calls, rank.step_ranges
-        self.last_reduce, self.after = self._last_reduces(reduces)
-        self.candidates = [self._candidates(group) for group in range(len(self.groups))]
-
-    def gradient_copies(self, within_device: Mask) -> Int64:
-        """Return the copies of gradients; see the module's function."""
-        has_reduce = self.last_reduce >= 0
-        until = self._optimizer_launches()
-        has_both = has_reduce & (until >= 0)
-        if has_both.sum() < MIN_STEPS:
-            return NO_NUMBERS
-        step, group, index, is_optimizer = self._chosen(has_both, until)
-        on_stream = np.empty(len(step), np.bool_)
-        is_copy = np.zeros(len(step), np.bool_)
-        for number, operations in enumerate(self.groups):
-            of_group = group == number
-            streams = operations.packed_stream.at(index[of_group])
-            on_stream[of_group] = streams == self.stream
-        of_copies = group == _COPIES
-        is_copy[of_copies] = within_device[index[of_copies]]
-        is_reduce = (group == 0) & (index == self.last_reduce[step])
-        num_steps, place = len(self.last_reduce), np.arange(len(step))
-        first = np.full(num_steps, len(step), np.int64)
-        first[step[is_reduce]] = place[is_reduce]
-        behind = place > first[step]
-        stop = np.full(num_steps, len(step), np.int64)
-        updates = np.flatnonzero(is_optimizer & behind)
-        np.minimum.at(stop, step[updates], updates)
-        judged = np.zeros(num_steps, np.bool_)
-        judged[step[updates]] = True
-        inside = behind & (place < stop[step]) & on_stream & judged[step]
-        return _rows(step[inside], index[inside], is_copy[inside], judged, self.rank)
-
-    def _last_reduces(self, reduces: Int64) -> tuple[Int64, Int64]:
-        """Return of each step the AllReduce launched last, -1 for none, and when it was."""
-        launch, step = self._launches(0, reduces)
-        known = step >= 0
-        reduces, launch, step = reduces[known], launch[known], step[known]
-        order = np.lexsort(self._keys(0, reduces))
-        last, after = self._of_steps(), self._of_steps()
-        last[step[order]] = reduces[order]  # the last one is what stays
-        after[step[order]] = launch[order]
-        return last, after
-
-    def _of_steps(self) -> Int64:
-        return np.full(len(self.ranges.start_ns), -1, np.int64)
-
-    def _launches(self, group: int, index: Int64) -> tuple[Int64, Int64]:
-        launch = self.calls.start_ns.take(self.launched_by[group].take(index))
-        return launch, intervals.holder(self.ranges.start_ns, self.ranges.end_ns, launch)
-
-    def _keys(self, group: int, index: Int64) -> tuple[Int64, ...]:
-        call, operations = self.launched_by[group][index], self.groups[group]
-        return (
-            operations.ends(index),
-            operations.start_ns[index],
-            self.calls.correlation[call],
-            self.calls.ends(call),
-            self.calls.start_ns[call],
-        )
-
-    def _candidates(self, group: int) -> tuple[Int64, Int64, Int64, Mask]:
-        """Return operations launched in a step from its last AllReduce on.
-
-        Returns:
-            Indices, launches and steps, int64[n]; and which are optimizer kernels, bool[n].
-        """
-        index = np.flatnonzero(self.launched_by[group] >= 0)
-        launch, step = self._launches(group, index)
-        chosen = (step >= 0) & (self.last_reduce.take(step) >= 0)
-        chosen &= launch >= self.after.take(step)
+    launch = calls.start_ns[rank.launched_by[0][reduces]]
+    of_reduce = intervals.holder(ranges.start_ns, ranges.end_ns, launch)
+    since = np.full(len(ranges.start_ns) + 1, -1)  # the last one is of those in no step
+    np.maximum.at(since, of_reduce, launch)
+    columns, keys = [], []
+    for number, (group, launched_by) in enumerate(
+        zip(rank.operations.groups, rank.launched_by, strict=True)
+    ):
+        index = np.flatnonzero(launched_by >= 0)
+        launch = calls.start_ns[launched_by[index]]
+        step = intervals.holder(ranges.start_ns, ranges.end_ns, launch)
+        chosen = (step >= 0) & (since[step] >= 0) & (launch >= since[step])
         index, launch, step = index[chosen], launch[chosen], step[chosen]
-        is_optimizer = np.zeros(len(index), np.bool_)
-        if group <= 1 and len(launch):  # kernels and graphs
-            is_optimizer = self._in_update_range(launch)
-        if group == 0:
-            names = self.rank.kernel_names
-            named = [key for key, name in names.items() if OPTIMIZER_KERNELS.search(name)]
-            is_optimizer |= self.rank.operations.kernels.are_named(named)[index]
-            is_optimizer &= ~self.rank.is_communication_kernel[index]
-        return index, launch, step, is_optimizer
-
-    def _in_update_range(self, launch: Int64) -> Mask:
-        ranges = self.rank.trace.ranges(OPTIMIZER_RANGES, self.rank.process).get(self.rank.process)
-        if ranges is None:
-            return np.zeros(len(launch), np.bool_)
-        begun = np.searchsorted(ranges.start_ns, launch, "right")
-        ended = np.searchsorted(np.sort(ranges.end_ns), launch, "right")
-        return begun > ended
-
-    def _optimizer_launches(self) -> Int64:
-        """Return until when launches matter in each step, -1 if no optimizer kernel follows."""
-        until = np.full(len(self.after), np.iinfo(np.int64).max)
-        exists = np.zeros(len(self.after), np.bool_)
-        for _, launch, step, is_optimizer in self.candidates:
-            exists[step[is_optimizer]] = True
-            later = is_optimizer & (launch > self.after[step])
-            np.minimum.at(until, step[later], launch[later])
-        return np.where(exists, until, -1)
-
-    def _chosen(self, has_both: Mask, until: Int64) -> tuple[Int64, Int64, Int64, Mask]:
-        """Return the operations of these steps that count, by step, in the order of launches.
-
-        Returns:
-            Step, group and index in it, int64[n], and which are optimizer kernels, bool[n].
-        """
-        steps, groups, indices, optimizers, keys = [], [], [], [], []
-        for group in range(len(self.groups)):
-            index, launch, step, is_optimizer = self.candidates[group]
-            chosen = has_both[step] & (launch <= until[step])
-            index, step = index[chosen], step[chosen]
-            steps.append(step)
-            groups.append(np.full(len(index), group, np.int64))
-            indices.append(index)
-            optimizers.append(is_optimizer[chosen])
-            keys.append(self._keys(group, index))
-        step = np.concatenate(steps)
-        order = np.lexsort((*map(np.concatenate, zip(*keys, strict=True)), step))
-        return (
-            step[order],
-            np.concatenate(groups)[order],
-            np.concatenate(indices)[order],
-            np.concatenate(optimizers)[order],
+        call, nothing = launched_by[index], np.zeros(len(index), np.bool_)
+        columns.append(
+            (
+                step,
+                index,
+                reduces[index] if number == _KERNELS else nothing,
+                within_device[index] if number == _COPIES else nothing,
+                group.packed_stream.at(index) == stream,
+                _updates(rank, number, index, launch) if number in _COMPUTING else nothing,
+            )
         )
+        times = group.ends(index), group.start_ns[index], calls.correlation[call]
+        keys.append((*times, calls.ends(call), launch, step))
+    order = np.lexsort([*map(np.concatenate, zip(*keys, strict=True))])
+    step, index, is_reduce, is_copy, is_on_stream, updates = (
+        np.concatenate(column)[order] for column in zip(*columns, strict=True)
+    )
+    place, last = np.arange(len(step)), np.full(len(since), len(step))
+    last[step[is_reduce]] = place[is_reduce]
+    stops = np.flatnonzero(updates & (place > last[step]))[::-1]
+    stop = np.full(len(since), -1)
+    stop[step[stops]] = stops  # the first one is what stays
+    inside = is_on_stream & (place > last[step]) & (place < stop[step])
+    return _rows(step[inside], index[inside], is_copy[inside], stop >= 0, rank)
+
+
+_KERNELS, _COPIES, _, _GRAPHS = range(4)  # in the order of `RankOperations.groups`
+_COMPUTING = (_KERNELS, _GRAPHS)
+
+
+def _updates(rank: Rank, group: int, index: Int64, launch: Int64) -> Mask:
+    """Return which kernels or graphs update parameters: by their range, or by their name."""
+    updates = np.zeros(len(index), np.bool_)
+    ranges = rank.trace.ranges(OPTIMIZER_RANGES, rank.process).get(rank.process)
+    if ranges is not None:
+        begun = np.searchsorted(ranges.start_ns, launch, "right")
+        updates = begun > np.searchsorted(np.sort(ranges.end_ns), launch, "right")
+    if group == _KERNELS:
+        names = rank.kernel_names
+        named = [key for key, name in names.items() if OPTIMIZER_KERNELS.search(name)]
+        updates |= rank.operations.kernels.are_named(named)[index]
+        updates &= ~rank.is_communication_kernel[index]
+    return updates
 
 
 def _rows(step: Int64, index: Int64, is_copy: Mask, judged: Mask, rank: Rank) -> Int64:

@@ -12,7 +12,7 @@ from traceprof.analyses import collectives
 from traceprof.analyses.collectives import ProcessGroupsResult
 from traceprof.analyses.measurements import MEASUREMENTS, MeasuredReport, MeasuredRun, Wanted
 from traceprof.analyses.registry import ANALYSES
-from traceprof.analyses.results import RankResult, Results
+from traceprof.analyses.results import RankResult, Results, numbered
 from traceprof.errors import UsageError
 from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.comparison import RankComparison, compare_ranks
@@ -139,7 +139,7 @@ def _together(
         [[rank.facts for rank in report.ranks] for report in reports],
     )
     check_are_different(run)
-    measured = [by_place[info.place].with_rank(info.rank, info.report) for info in run.ranks]
+    measured = [numbered(by_place[info.place], info.rank, info.report) for info in run.ranks]
     ranks = {
         info.rank: of_rank.measurements
         for info, of_rank in zip(run.ranks, measured, strict=True)
@@ -150,7 +150,7 @@ def _together(
         *(gap for of_rank in measured for gap in of_rank.failures),
     ]
     taken = {
-        name: [value for of_rank in ranks.values() if (value := getattr(of_rank, name)) is not None]
+        name: [value for rank in ranks.values() if (value := rank.taken.get(name)) is not None]
         for name in MEASUREMENTS
     }
     # Ranks are compared by their places in these: without one of them nobody is.
