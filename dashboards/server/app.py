@@ -6,7 +6,6 @@ is taken from the application that answers: each has the analysis of its own.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import logging
 from collections.abc import Callable
@@ -16,12 +15,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import brotli
 import dash
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash._callback_context import context_value
 from dash.development.base_component import Component
-from flask import Response, abort, current_app, request
+from flask import Response, abort, current_app
 from flask_compress import Compress
 
 from dashboards import shell
@@ -91,6 +89,7 @@ def create_app(
         _ANALYSIS: analysis,
         _WATCHED: watched,
         "SEND_FILE_MAX_AGE_DEFAULT": _MAX_AGE_S,
+        "COMPRESS_MIN_SIZE": 1000,
     }
     _register_pages()
     app.layout = shell.shell(
@@ -105,7 +104,8 @@ def create_app(
     with server.test_request_context():
         server.preprocess_request()
     guard.protect(app, access or Access())
-    compress(server, guard.programs(app))
+    Compress(server)
+    server.after_request(_whole)  # before what was registered earlier
     if analysis is not None:
         timeline_server.register(server, analysis)
         server.add_url_rule(f"{DRAWING}/<int:number>", "drawing", partial(_drawing, analysis))
@@ -291,48 +291,8 @@ def _watch_files(app: Dash, files: ReportFiles, read_anew: Callable[[], None] | 
     app.server.add_url_rule(ANEW, "anew", view_func=read, methods=["POST"])
 
 
-_OF_REQUESTS = {
-    "COMPRESS_MIMETYPES": ["application/json", "text/html"],
-    "COMPRESS_ALGORITHM": ["zstd", "gzip"],
-    "COMPRESS_LEVEL": 4,
-    "COMPRESS_MIN_SIZE": 2000,
-}
-_TEXTS = {
-    *("application/javascript", "text/javascript", "text/css", "image/svg+xml"),
-    *("application/json", "application/source-map"),
-}
-_MIN_BYTES = 1000
-# By the encodings that browsers ask for, the best first; all of the first page take 0.1 s, once.
-_ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
-    "br": partial(brotli.compress, quality=7),
-    "gzip": partial(gzip.compress, compresslevel=9, mtime=0),
-}
-
-
-def compress(server: Flask, programs: tuple[str, ...]) -> None:
-    """Compress replies: those below these paths once, others for each request."""
-    known: dict[tuple[str, str, str | None], bytes] = {}
-
-    def compress_program(response: Response) -> Response:
-        if not request.path.startswith(programs) or response.mimetype not in _TEXTS:
-            return response
-        response.vary.add("Accept-Encoding")
-        accepted = (name for name in _ENCODINGS if request.accept_encodings[name] > 0)
-        encoding = next(accepted, None)
-        if not encoding or response.status_code != 200 or response.headers.get("Content-Encoding"):
-            return response
-        key = encoding, request.path, response.get_etag()[0]
-        if key not in known:
-            response.direct_passthrough = False
-            data = response.get_data()
-            known[key] = _ENCODINGS[encoding](data) if len(data) >= _MIN_BYTES else b""
-        if known[key]:
-            response.close()  # the file
-            response.direct_passthrough = False
-            response.set_data(known[key])
-            response.headers["Content-Encoding"] = encoding
-        return response
-
-    server.config.update(_OF_REQUESTS)
-    Compress(server)
-    server.after_request(compress_program)  # before what was registered earlier
+def _whole(response: Response) -> Response:
+    """Read a file at once: of those that it streams, Flask-Compress closes none."""
+    response.direct_passthrough = False
+    response.make_sequence()
+    return response

@@ -86,11 +86,6 @@ LINK = "/link"
 _log = logging.getLogger("traceprof.dashboard")
 
 
-def programs(app: Dash) -> tuple[str, ...]:
-    """Return the beginnings of the paths that hold no data and may be kept."""
-    return (f"/{app.config.assets_url_path}/", "/_dash-component-suites/")
-
-
 def protect(app: Dash, access: Access) -> None:
     """Check all requests to an application, and add security headers to its replies."""
     server: Flask = app.server
@@ -105,7 +100,8 @@ def protect(app: Dash, access: Access) -> None:
     server.register_error_handler(Exception, _answer)
     server.add_url_rule(LINK, "link", view_func=lambda: {TOKEN: access.token})
     policy: list[str] = []
-    kept = programs(app)
+    # What holds no data may be kept by browsers.
+    kept = (f"/{app.config.assets_url_path}/", "/_dash-component-suites/")
 
     def add_headers(response: Response) -> Response:
         if not policy:  # Dash knows its scripts once it has served a page

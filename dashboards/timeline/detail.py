@@ -18,9 +18,8 @@ from traceprof.errors import one_line
 from traceprof.host.launching_code import launching_code
 from traceprof.host.places import places, places_of_calls
 from traceprof.intervals import BEYOND_NS, Int64, largest
-from traceprof.run.launching_calls import launching_calls
 from traceprof.run.rank import Rank
-from traceprof.trace.columns import Column, pack_ahead
+from traceprof.trace.columns import Column
 from traceprof.trace.model.host import ApiCalls, HostCode
 from traceprof.trace.model.kinds import memory_label
 from traceprof.trace.model.operations import Copies, Operations
@@ -30,22 +29,8 @@ from traceprof.units import counted, duration, percent, size_text, three_digits
 
 def launching_call(timeline: RankTimeline, index: int) -> int:
     """Return the call that launched an operation; -1 if the capture does not have it."""
-    rank = timeline.rank
-    if rank.calls is None:
-        return -1
     group, place = timeline.operation(index)
-    only = picked(rank.operations.groups[group], np.array([place]))
-    return int(launching_calls(only, rank.calls)[0])
-
-
-def picked(operations: Operations, places: Int64) -> Operations:
-    """Return some operations of a group, in the form in which their launches are looked up."""
-    return Operations(
-        operations.starts.taken(places),
-        operations.packed_length.taken(places),
-        operations.packed_stream.taken(places),
-        pack_ahead(operations.packed_ahead.at(places) + places),
-    )
+    return int(timeline.rank.launched_by[group][place])
 
 
 def waiting_for(timeline: RankTimeline, index: int) -> list[int]:
@@ -56,11 +41,11 @@ def waiting_for(timeline: RankTimeline, index: int) -> list[int]:
     waits = None if timeline.rank.device is None else stream_waits(timeline.rank)
     if waits is None:
         return []
-    next_ones = (
-        _first_after(timeline, int(waits.stream[at]), int(waits.place[at]))
-        for at in np.flatnonzero(waits.operation == index).tolist()
-    )
-    return list(dict.fromkeys(one for one in next_ones if one is not None))
+    first = []
+    for at in np.flatnonzero(waits.operation == index).tolist():
+        operations, places = _launched_on(timeline.rank, int(waits.stream[at]))
+        first += operations[places > waits.place[at]][:1].tolist()
+    return list(dict.fromkeys(first))
 
 
 def awaited_by(timeline: RankTimeline, index: int) -> list[int]:
@@ -68,45 +53,31 @@ def awaited_by(timeline: RankTimeline, index: int) -> list[int]:
 
     There is none where the report has no event records.
     """
-    waits = None if timeline.rank.device is None else stream_waits(timeline.rank)
-    call = launching_call(timeline, index)
-    if waits is None or call < 0:
+    rank = timeline.rank
+    waits = None if rank.device is None else stream_waits(rank)
+    if waits is None or launching_call(timeline, index) < 0:
         return []
-    stream = _stream_of(timeline, index)
-    until = int(timeline.rank.host_order[call])
-    before = np.flatnonzero((waits.stream == stream) & (waits.place < until))
-    awaited = []
-    for at in before[::-1].tolist():
-        # Of each wait before it: is it the first that the stream ran after that wait?
-        if _first_after(timeline, stream, int(waits.place[at])) != index:
-            break
-        awaited.append(int(waits.operation[at]))
-    return list(dict.fromkeys(awaited))
-
-
-def _first_after(timeline: RankTimeline, stream: int, place: int) -> int | None:
-    firsts = []
-    for track in timeline.tracks:
-        is_on_gpu = track.source == ev.OPERATION and len(track.index) > 0
-        if not is_on_gpu or _stream_of(timeline, int(track.index[0])) != stream:
-            continue
-        low, high = 0, len(track.index)  # a stream runs what it is given in that order
-        while low < high:
-            middle = (low + high) // 2
-            call = launching_call(timeline, int(track.index[middle]))
-            if call < 0 or int(timeline.rank.host_order[call]) <= place:
-                low = middle + 1
-            else:
-                high = middle
-        if low < len(track.index):
-            start = int(track.row.start_ns[low])
-            firsts.append((start, int(track.index[low])))
-    return min(firsts)[1] if firsts else None
-
-
-def _stream_of(timeline: RankTimeline, index: int) -> int:
     group, place = timeline.operation(index)
-    return int(timeline.rank.operations.groups[group].packed_stream.at(np.array([place]))[0])
+    stream = _value(rank.operations.groups[group].packed_stream, place)
+    operations, places = _launched_on(rank, stream)
+    is_it = operations == index
+    before = np.max(places[: int(is_it.argmax())], initial=-1)  # the launch of the last one before
+    is_between = (waits.place > before) & (waits.place < places[is_it])
+    awaited = waits.operation[(waits.stream == stream) & is_between]
+    return list(dict.fromkeys(awaited[::-1].tolist()))
+
+
+def _launched_on(rank: Rank, stream: int) -> tuple[Int64, Int64]:
+    """Return what a stream ran, by start, and the place of the launch of each; -1: unknown."""
+    first, found = 0, []
+    for group, call in zip(rank.operations.groups, rank.launched_by, strict=True):
+        on = np.flatnonzero(group.packed_stream.isin([stream]))
+        places = np.where(call[on] < 0, -1, rank.host_order[call[on]])
+        found.append(np.stack((group.starts.at(on), on + first, places)))
+        first += len(group)
+    start, operations, places = np.concatenate(found, axis=1)
+    order = np.argsort(start, kind="stable")
+    return operations[order], places[order]
 
 
 Fact = tuple[str, str]
@@ -132,7 +103,9 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
         links += [("awaited by", ev.OPERATION, other) for other in waiting_for(timeline, index)]
         facts = _operation_facts(timeline, track, index, call)
     elif source == ev.CALL:
-        links = [("launched", ev.OPERATION, operation) for operation in _launched(timeline, index)]
+        links = [
+            ("launched", ev.OPERATION, operation) for operation in _launched(timeline.rank, index)
+        ]
         facts = _call_facts(timeline, index, len(links))
     elif source in _FACTS:
         facts = _FACTS[source](timeline, index)
@@ -307,18 +280,12 @@ def _call_facts(timeline: RankTimeline, index: int, num_launched: int) -> Iterat
     yield from _around("called in", timeline, thread, called_ns)
 
 
-def _launched(timeline: RankTimeline, call: int) -> list[int]:
-    rank, calls = timeline.rank, timeline.rank.calls
-    if calls is None:
-        return []
-    launched, first = [], 0
-    wanted = _correlation(calls, call)
-    for group in rank.operations.groups:
-        alike = np.flatnonzero(group.correlation == wanted)
-        is_launched = launching_calls(picked(group, alike), calls) == call
-        launched += [
-            (_value(group.starts, place), first + place) for place in alike[is_launched].tolist()
-        ]
+def _launched(rank: Rank, call: int) -> list[int]:
+    launched: list[tuple[int, int]] = []
+    first = 0
+    for group, calls in zip(rank.operations.groups, rank.launched_by, strict=True):
+        places = np.flatnonzero(calls == call)
+        launched += zip(group.starts.at(places).tolist(), (places + first).tolist(), strict=True)
         first += len(group)
     return [index for _, index in sorted(launched)]
 
