@@ -30,27 +30,6 @@ _MAX_LENGTH = 100_000  # characters of a whole query
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
-    """The choice of the reader, which applies to all pages."""
-
-    rank: tuple[int, ...] = ()  # the ranks chosen, by number, each once; all where empty
-    report: tuple[int, ...] = ()  # the reports chosen, by index; all where empty
-    start_ns: int | None = (
-        None  # the first nanosecond on the run's clock; None for the first of all
-    )
-    end_ns: int | None = None  # one past the last; None for the end
-
-    @property
-    def has_range(self) -> bool:
-        """True if a time range is chosen."""
-        return self.start_ns is not None or self.end_ns is not None
-
-    def query(self) -> str:
-        """Return the choice as parameters of a URL: `rank=0,3&start=100`."""
-        return _query(self, _CHOSEN)
-
-
-@dataclass(frozen=True, slots=True)
 class Address:
     """The content of one view."""
 
@@ -73,16 +52,20 @@ class Address:
     step_path: str | None = None
     before: str | None = None  # the other side's compared step, as `rank.step`, or the rank alone
     after: str | None = None  # the compared step of this run, in the same form
-    # What the reader chose for all pages, where this view shows something else, such as a
-    # finding's evidence; None if it shows what was chosen.
-    scope: Scope | None = None
+    # The ranks, reports and time that the reader chose for all pages, where this view shows
+    # something else, such as a finding's evidence; None if it shows what was chosen.
+    scope: Address | None = None
 
     @property
-    def chosen(self) -> Scope:
-        """The choice of the reader for all pages."""
-        if self.scope is not None:
-            return self.scope
-        return Scope(self.rank, self.report, self.start_ns, self.end_ns)
+    def chosen(self) -> Address:
+        """The ranks, reports and time that the reader chose for all pages."""
+        same = Address(OVERVIEW, self.rank, self.report, self.start_ns, self.end_ns)
+        return same if self.scope is None else self.scope
+
+    @property
+    def has_range(self) -> bool:
+        """True if a time range is shown."""
+        return self.start_ns is not None or self.end_ns is not None
 
     def href(self) -> str:
         """Return the address as a URL without its host; `parse` reads it back."""
@@ -91,24 +74,22 @@ class Address:
 
     def to(self, path: str, **changes: Any) -> Address:  # noqa: ANN401  (as dataclasses.replace)
         """Return the address of another page with the reader's choice and these changes."""
-        chosen = self.chosen
-        same = Address(path, chosen.rank, chosen.report, chosen.start_ns, chosen.end_ns)
-        return replace(same, **changes)
+        return replace(self.chosen, path=path, **changes)
 
     def to_place(self, path: str, **place: Any) -> Address:  # noqa: ANN401  (fields of an address)
         """Return the address of another page that shows one place, with the reader's choice."""
         return Address(path, **place, scope=self.chosen)
 
 
-def _query(source: Address | Scope, keys: Iterable[str]) -> str:
-    values = ((key, _written(getattr(source, _FIELDS.get(key, key)))) for key in keys)
+def _query(address: Address, keys: Iterable[str]) -> str:
+    values = ((key, _written(getattr(address, _FIELDS.get(key, key)))) for key in keys)
     query = urlencode({key: value for key, value in values if value is not None})
     return query.replace("%2C", ",")
 
 
 def _written(value: object) -> object:
-    if isinstance(value, Scope):
-        return value.query()
+    if isinstance(value, Address):
+        return _query(value, _CHOSEN)
     return (",".join(map(str, value)) or None) if isinstance(value, tuple) else value
 
 
@@ -120,12 +101,10 @@ def parse(path: object, query: object) -> Address:
     """
     if not isinstance(path, str) or not isinstance(query, str):  # a request can hold anything
         raise _unreadable("path", "it is no text")
-    address = Address(path, **_values(query.removeprefix("?"), PARAMETERS))
-    _check_order(address)
-    return address
+    return _parsed(path, query.removeprefix("?"), PARAMETERS)
 
 
-def _values(query: str, keys: Collection[str]) -> dict[str, Any]:
+def _parsed(path: str, query: str, keys: Collection[str]) -> Address:
     if len(query) > _MAX_LENGTH:
         raise _unreadable("query", "too long")
     try:
@@ -148,13 +127,10 @@ def _values(query: str, keys: Collection[str]) -> dict[str, Any]:
             values[field] = form.read(text)
         except ValueError as error:
             raise _unreadable(key, str(error)) from error
-    return values
-
-
-def _check_order(times: Address | Scope) -> None:
-    start, end = times.start_ns, times.end_ns
+    start, end = values.get("start_ns"), values.get("end_ns")
     if start is not None and end is not None and end <= start:
         raise _unreadable("end", "it is not after the start")
+    return Address(path, **values)
 
 
 def _unreadable(key: str, why: str) -> UsageError:
@@ -188,10 +164,8 @@ def _step(text: str) -> str:
     return text
 
 
-def _scope(text: str) -> Scope:
-    scope = Scope(**_values(text, _CHOSEN))
-    _check_order(scope)
-    return scope
+def _scope(text: str) -> Address:
+    return _parsed(OVERVIEW, text, _CHOSEN)
 
 
 class _Form(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar, cast
 
-from dashboards.address import TIMELINE, Address, Scope
+from dashboards.address import TIMELINE, Address
 from dashboards.clock import Clock, RankClock
 from traceprof.analyses import compute_parts
 from traceprof.analyses.compute_parts import ComputeParts
@@ -37,7 +37,7 @@ _lock = threading.Lock()
 _kept: OrderedDict[Key, tuple[Rank, RankResult | None]] = OrderedDict()
 
 
-def time_range(scope: Scope, clock: RankClock) -> tuple[int | None, int | None]:
+def time_range(scope: Address, clock: RankClock) -> tuple[int | None, int | None]:
     """Return the chosen time range on the clock of a rank's report; None for an open end."""
     start, end = scope.start_ns, scope.end_ns
     return (None if start is None else clock.own(start), None if end is None else clock.own(end))

@@ -1,13 +1,14 @@
 """Addresses: what is written is read back, and nothing else is read."""
 
 from dataclasses import fields
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboards.address import PARAMETERS, Address, Scope, parse
+from dashboards.address import PARAMETERS, Address, parse
 from dashboards.pages.registry import PAGES, page_at
 from traceprof.analysis import FINDING_IDS
 from traceprof.errors import UsageError
@@ -20,27 +21,23 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
 @st.composite
-def scopes(draw: st.DrawFn) -> Scope:
+def scopes(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw ranks, reports and times, which the reader chooses or a view shows."""
     times = st.integers(-(2**61), 2**61)
     start, end = sorted(draw(st.lists(times, min_size=2, max_size=2, unique=True)))
-    return Scope(
-        draw(numbers),
-        draw(numbers),
-        draw(st.sampled_from([None, start])),
-        draw(st.sampled_from([None, end])),
-    )
+    return {
+        "rank": draw(numbers),
+        "report": draw(numbers),
+        "start_ns": draw(st.sampled_from([None, start])),
+        "end_ns": draw(st.sampled_from([None, end])),
+    }
 
 
 @st.composite
 def addresses(draw: st.DrawFn) -> Address:
-    times = st.integers(-(2**61), 2**61)
-    start, end = sorted(draw(st.lists(times, min_size=2, max_size=2, unique=True)))
     return Address(
         path=draw(st.sampled_from([page.PATH for page in PAGES])),
-        rank=draw(numbers),
-        report=draw(numbers),
-        start_ns=draw(st.sampled_from([None, start])),
-        end_ns=draw(st.sampled_from([None, end])),
+        **draw(scopes()),
         finding=draw(st.sampled_from([None, *FINDING_IDS])),
         evidence=draw(st.none() | st.integers(0, 9)),
         select=draw(st.none() | texts),
@@ -53,7 +50,7 @@ def addresses(draw: st.DrawFn) -> Address:
         step_path=draw(st.sampled_from([None, "all", "0", "17"])),
         before=draw(st.sampled_from([None, "0", "3.12"])),
         after=draw(st.sampled_from([None, "1", "0.0"])),
-        scope=draw(st.none() | scopes()),
+        scope=draw(st.none() | scopes().map(lambda chosen: Address(**chosen))),
     )
 
 

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 from playwright.sync_api import BrowserContext, Page, Route, expect
 
-from dashboards.address import Address, Scope, parse
+from dashboards.address import Address, parse
 from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
 from dashboards.shell import caption
@@ -71,7 +71,7 @@ def test_evidence_leaves_what_is_chosen_as_it_is(analysis: Analysis) -> None:
     address = parse("/timeline", "rank=1&start=5&end=9&scope=rank%3D0")
     view = View(analysis, address)
     assert view.numbers == {0}
-    assert address.chosen == Scope(rank=(0,))
+    assert address.chosen == Address(rank=(0,))
     assert view.window(0, 1, 2) == (1, 2)
 
 
