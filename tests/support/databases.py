@@ -103,7 +103,7 @@ def decoded(
 ) -> Iterator[Chunk]:
     """Yield a table's rows, read from the pages of a file."""
     with path.open("rb") as file:
-        yield from decode_columns(file.fileno(), layout, texts or {}, {}, window_bytes=window_bytes)
+        yield from decode_columns(file.fileno(), layout, texts or {}, window_bytes=window_bytes)
 
 
 def compared(

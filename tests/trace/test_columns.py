@@ -2,6 +2,7 @@
 
 import pickle
 from itertools import chain
+from typing import cast
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceprof.trace.columns import Column, ColumnBuilder, pack, pack_ahead
-from traceprof.trace.grouping import groups, pieces
-from traceprof.trace.nsight.rows import RowsByProcess
+from traceprof.trace.grouping import groups
+from traceprof.trace.nsight.rows import RowsByKey
+from traceprof.trace.sqlite.database import Database
 
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 NUMBERS = st.one_of(
@@ -160,23 +162,16 @@ def test_one_number_is_kept_once(number: int, size: int) -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=300))
 def test_rows_by_key(keys: list[tuple[int, int]]) -> None:
     first, second = np.array(keys, np.int64).T
-    number = np.arange(len(keys))
-    parts = RowsByProcess()
-    for rows in pieces(first, second):
-        assert len({*zip(first[rows].tolist(), second[rows].tolist(), strict=True)}) == 1
-    key, half = first * 10 + second, len(keys) // 2
+    number, half = np.arange(len(keys)), len(keys) // 2
+    parts = RowsByKey(cast("Database", None), "t")
     for chunk in (slice(half), slice(half, None)):
-        parts.add({"number": number[chunk]}, key[chunk])
-    assert len(parts) == len({*keys})
-    whole = [
-        (int(first[rows[0]]) * 10 + int(second[rows[0]]), rows) for rows in groups(first, second)
-    ]
+        parts.add({"number": number[chunk]}, first[chunk], second[chunk])
     found = {key: columns["number"].values.tolist() for key, columns in parts.finished()}
-    assert [*found] == sorted(found)
-    assert {key: rows.tolist() for key, rows in whole} == found
+    assert [*found] == sorted({*keys})
     for key, rows_of_key in found.items():
-        of = divmod(key, 10)
-        assert rows_of_key == [row for row, numbers in enumerate(keys) if numbers == of]
+        assert rows_of_key == [row for row, numbers in enumerate(keys) if numbers == key]
+    whole = {(int(first[rows[0]]), int(second[rows[0]])): rows for rows in groups(first, second)}
+    assert {key: rows.tolist() for key, rows in whole.items()} == found
 
 
 @pytest.mark.parametrize("num", [1, 16, 17, 200])

@@ -26,7 +26,7 @@ from traceprof.trace.model.special_values import MAX_BYTES, MAX_SUM_NS, NULL
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database, quote
-from traceprof.trace.sqlite.numbering import NumberedRows, NumberedTexts
+from traceprof.trace.sqlite.numbering import NumberedTexts
 from traceprof.trace.sqlite.pages import Unsupported
 from traceprof.trace.sqlite.read_columns import read_columns
 from traceprof.trace.sqlite.records import Chunk, Layout, decode_columns
@@ -136,12 +136,9 @@ def test_what_pages_do_not_yield(path: Path, monkeypatch: pytest.MonkeyPatch, do
     """Refused after so many pages, some of which have rows that go on elsewhere."""
 
     def some(
-        descriptor: int,
-        layout: Layout,
-        texts: Mapping[str, NumberedTexts],
-        rows: Mapping[str, NumberedRows],
+        descriptor: int, layout: Layout, texts: Mapping[str, NumberedTexts]
     ) -> Iterator[Chunk]:
-        yield from islice(decode_columns(descriptor, layout, texts, rows, window_bytes=1), done)
+        yield from islice(decode_columns(descriptor, layout, texts, window_bytes=1), done)
         raise Unsupported
 
     monkeypatch.setattr(reader, "decode_columns", some)

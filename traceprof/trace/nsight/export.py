@@ -274,7 +274,7 @@ class NsightTrace(Trace):
         gpu, ranges = self._gpu_operations, self._named_ranges
         warnings = self.target.diagnostics()
         notes = [*gpu.notes, *(f"Nsight Systems says: {warning}" for warning in warnings)]
-        num_unknown = len(gpu.name_ids - self._names.keys())
+        num_unknown = len({*gpu.signatures.name.tolist()} - self._names.keys())
         if num_unknown:
             notes.append(
                 f"{counted(num_unknown, 'kernel name')} missing in this export: kernels of these"
@@ -317,7 +317,7 @@ class NsightTrace(Trace):
     def kernel_names(self) -> Mapping[int, str]:
         unknown = {
             name: "(unnamed kernel)" if name == NULL else f"(unknown string {name})"
-            for name in self._gpu_operations.name_ids
+            for name in self.signatures.name.tolist()
         }
         return {**unknown, **self._names}
 
@@ -545,4 +545,4 @@ class NsightTrace(Trace):
 
     @_ReadAgain
     def _names(self) -> dict[int, str]:
-        return read_strings(self._database, self._gpu_operations.name_ids)
+        return read_strings(self._database, {*self.signatures.name.tolist()})

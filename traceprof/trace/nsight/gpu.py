@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
-from traceprof.intervals import Int64
-from traceprof.structs import Record
+from traceprof.intervals import NO_NUMBERS, Int64
 from traceprof.trace.columns import Column, pack, pack_ahead
-from traceprof.trace.grouping import distinct_values, pieces
 from traceprof.trace.model.kinds import CopyKind, MemoryKind
 from traceprof.trace.model.operations import (
     Copies,
@@ -23,22 +21,15 @@ from traceprof.trace.model.operations import (
 from traceprof.trace.model.special_values import NULL, are_sizes, known_sizes
 from traceprof.trace.model.trace import SectionData
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.rows import RowsByProcess, check_few_processes, check_times
+from traceprof.trace.nsight.rows import RowsByKey, check_times
 from traceprof.trace.sqlite.database import Database
-from traceprof.trace.sqlite.numbering import NumberedRows
-from traceprof.trace.sqlite.read_columns import expect_rows, read_columns, replaced
+from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 from traceprof.units import counted
 
 Columns = dict[str, Int64]
-
+Rows = dict[str, Column]
+"""The operations of one rank, ordered by start, then end."""
 Kind = TypeVar("Kind", CopyKind, MemoryKind)
-
-
-class Kinds(Record, frozen=True):
-    """The kinds by the numbers of an export; other numbers are unknown kinds."""
-
-    copies: Mapping[int, CopyKind]
-    memory: Mapping[int, MemoryKind]
 
 
 def translated(column: Column, kinds: Mapping[int, CopyKind] | Mapping[int, MemoryKind]) -> Int64:
@@ -62,77 +53,41 @@ def _kinds(
     return {**{number: by_label[label] for number, label in usual.items()}, **known}
 
 
-_NAME, _PROCESS = "name", "globalPid"
-NAMES = ("demangledName", "shortName")
-"""The possible columns of a kernel's name."""
+class SignatureNumbers:
+    """Numbers for kernels' signatures in order of first occurrence."""
 
-
-class Signer:
-    """Numbers for kernel signatures in order of first occurrence.
-
-    A kernel's process, name, grid and block are read as one number, since they are neighbours in an
-    export, and there are few combinations of them: see `NumberedRows`.
-
-    Attributes:
-        names: StringIds.id of the kernels' names.
-        combinations: numbers for the combinations of columns.
-    """
-
-    def __init__(
-        self,
-        columns: Sequence[str] = (_PROCESS,),
-        replaced: Mapping[str, Mapping[int, int]] | None = None,
-    ) -> None:
-        """Prepare for kernels with these columns, including the combined ones.
-
-        `replaced`: by the name of a column, numbers and their replacements.
-        """
-        self._replaced = replaced or {}
-        self.names: set[int] = set()
-        combined = (_PROCESS, *NAMES, *schema.GRID)
-        self.combinations = NumberedRows([column for column in columns if column in combined])
-        self._signatures = NumberedRows((_NAME, *schema.GRID))
-        self._of_combination = np.empty(0, np.int64)  # -1 for new ones
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, ...], int] = {}
 
     @property
     def signatures(self) -> Signatures:
         """The signatures so far."""
-        rows = self._signatures.rows
+        rows = np.array([*self._numbers], np.int64).reshape(-1, 1 + len(schema.GRID))
         return Signatures(rows[:, 0], rows[:, 1:])
 
-    def process(self, combination: Int64) -> Int64:
-        """Return the process of each kernel, int64[n]."""
-        place = self.combinations.names.index(_PROCESS)
-        return self.combinations.rows[:, place].take(combination)
+    def of(self, columns: Sequence[Int64]) -> Int64:
+        """Return the number of each kernel's name, grid and block, int64[n].
 
-    def signature(self, combination: Int64) -> Int64:
-        """Return the number of each kernel's signature, int64[n]."""
-        more = len(self.combinations) - len(self._of_combination)
-        if more:
-            self._of_combination = np.append(self._of_combination, np.full(more, -1))
-        numbers = self._of_combination.take(combination)
-        new = numbers < 0
-        if new.any():
-            self._learn(distinct_values(combination[new]))
-            numbers = self._of_combination.take(combination)
-        return numbers
-
-    def _learn(self, combinations: Int64) -> None:
-        rows = self.combinations.rows[combinations]
-        columns = dict(zip(self.combinations.names, rows.T, strict=True))
-        missing = np.full(len(rows), NULL, np.int64)
-        (name,) = [
-            replaced(columns[column], self._replaced[column])
-            if column in self._replaced
-            else columns[column]
-            for column in NAMES
-            if column in columns
-        ] or [missing]
-        shape = {column: columns.get(column, missing) for column in schema.GRID}
-        self.names.update(name.tolist())
-        self._of_combination[combinations] = self._signatures.of({_NAME: name, **shape})
+        They are mixed into 64 bits, since one key sorts several times as fast as seven. With a
+        hundred thousand signatures, two share a key in one of four billion exports.
+        """
+        mixed = np.zeros(len(columns[0]), np.uint64)
+        for column in columns:
+            mixed ^= column.view(np.uint64)
+            mixed *= _MIX
+            mixed ^= mixed >> _MIX_SHIFT
+        _, first, which = np.unique(mixed, return_index=True, return_inverse=True)
+        number = np.empty(len(first), np.int64)
+        order = np.argsort(first)
+        rows = zip(*(column[first[order]].tolist() for column in columns), strict=True)
+        number[order] = [self._numbers.setdefault(row, len(self._numbers)) for row in rows]
+        return number[which.reshape(-1)]
 
 
+_MIX, _MIX_SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
+
+START = "start"
+_NAMES = ("demangledName", "shortName")
 LENGTH = "length"
 """An additional column, which the export does not have."""
 
@@ -142,44 +97,27 @@ NEEDED = ("globalPid", "deviceId", "start", "end")
 """The columns without which a row is unusable."""
 
 
-class Rows(NamedTuple):
-    """The operations of one rank, ordered by start, then end."""
-
-    starts: Column
-    columns: Mapping[str, Column]
-
-
-_NO_ROWS = Rows(pack(np.empty(0, np.int64)), {})
-
-
 def read_table(
-    database: Database, table: schema.Table, chunks: Iterable[tuple[Columns, int]], notes: list[str]
+    database: Database, table: schema.Table, numbers: SignatureNumbers, notes: list[str]
 ) -> dict[RankKey, Rows]:
-    """Rows of each rank in a table of GPU operations; adds a note on unusable rows.
-
-    `chunks`: as `usable` returns them.
-    """
-    places: dict[RankKey, int] = {}  # in order of first occurrence
-    parts, unusable = RowsByProcess(), 0
-    for chunk, dropped in chunks:
+    """Rows of each rank in a table of GPU operations; adds a note on unusable rows."""
+    parts, unusable = RowsByKey(database, table.name), 0
+    for every in read_columns(database, table.name, present_columns(database, table)):
+        chunk, dropped = usable(database, table, every)
         unusable += dropped
-        process, device = chunk.pop("globalPid"), chunk.pop("deviceId")
+        if table is schema.KERNEL:
+            missing = np.full(len(chunk["start"]), NULL, np.int64)
+            (name,) = [chunk.pop(column) for column in _NAMES if column in chunk] or [missing]
+            shape = [chunk.pop(column, missing) for column in schema.GRID]
+            chunk[_SIGNATURE] = numbers.of([name, *shape])
         chunk[LENGTH] = chunk.pop("end") - chunk["start"]
-        owner = np.empty(len(process), np.int64)
-        for rows in pieces(process, device):
-            key = RankKey(int(process[rows][0]), int(device[rows][0]))
-            owner[rows] = places.setdefault(key, len(places))
-        parts.add(chunk, owner)
-        check_few_processes(database, table.name, len(places))
+        parts.add(chunk, chunk.pop("globalPid"), chunk.pop("deviceId"))
     if unusable:
         notes.append(
             f"{counted(unusable, 'row')} of {table.name} left out: without a start, an end, a"
             " process or a device, or with an end before the start"
         )
-    return {
-        key: _sorted_by_time(columns)
-        for key, (_, columns) in zip(places, parts.finished(), strict=True)
-    }
+    return {RankKey(*key): _sorted_by_time(columns) for key, columns in parts.finished()}
 
 
 def present_columns(database: Database, table: schema.Table) -> list[str]:
@@ -212,22 +150,20 @@ def usable(database: Database, table: schema.Table, chunk: Columns) -> tuple[Col
     return kept, length - len(kept["start"])
 
 
-def _sorted_by_time(columns: dict[str, Column]) -> Rows:
-    starts = columns.pop("start")
-    start = starts.values
+def _sorted_by_time(rows: Rows) -> Rows:
+    start = rows[START].values
     step = np.diff(start)
     if (step > 0).all():
-        return Rows(starts, columns)
-    end = start + columns[LENGTH].values
+        return rows
+    end = start + rows[LENGTH].values
     if ((step >= 0) & ((step > 0) | (np.diff(end) >= 0))).all():
-        return Rows(starts, columns)
+        return rows
     order = np.lexsort((end, start))
-    return Rows(
-        pack(start.take(order)), {name: column.taken(order) for name, column in columns.items()}
-    )
+    return {name: column.taken(order) for name, column in rows.items()}
 
 
 _SIGNATURE = "signature"  # a column of ours beside those of the export
+_NO_ROWS: Rows = {START: pack(NO_NUMBERS)}
 _BASE = (LENGTH, "streamId", "correlationId")
 
 
@@ -236,87 +172,63 @@ class GpuOperationsData(SectionData, frozen=True):
 
     operations: Mapping[RankKey, RankOperations]  # by rank, in order of process and device
     signatures: Signatures  # of the kernels
-    name_ids: frozenset[int]  # StringIds.id of the kernels' names
     notes: tuple[str, ...]  # for readers of the report
 
 
 def read_gpu_operations(database: Database) -> GpuOperationsData:
     """Read the GPU operations."""
     expect_rows(database, [table.name for table in schema.GPU_OPERATIONS])
-    signer = Signer(present_columns(database, schema.KERNEL), database.replaced)
-    notes = list[str]()
-    kernels = read_table(database, schema.KERNEL, _signed_chunks(database, signer), notes)
-    names = signer.signatures.name
-    copies, memsets, graphs = (
-        read_table(
-            database,
-            table,
-            (
-                usable(database, table, chunk)
-                for chunk in read_columns(database, table.name, present_columns(database, table))
-            ),
-            notes,
-        )
-        for table in (schema.MEMCPY, schema.MEMSET, schema.GRAPH)
+    notes, numbers = list[str](), SignatureNumbers()
+    kernels, copies, memsets, graphs = (
+        read_table(database, table, numbers, notes) for table in schema.GPU_OPERATIONS
     )
-    sizes = [rows.columns[BYTES].values for rows in copies.values() if BYTES in rows.columns]
+    signatures = numbers.signatures
+    sizes = [rows[BYTES].values for rows in copies.values() if BYTES in rows]
     unknown = sum(int((of_rank == NULL).sum()) for of_rank in sizes)
     if unknown:
         notes.append(f"{counted(unknown, 'memory copy')} without a size: counted as 0 bytes")
     if graphs:
         notes.append(
-            f"{sum(len(rows.starts) for rows in graphs.values())} CUDA graph launches were"
+            f"{sum(len(rows[START]) for rows in graphs.values())} CUDA graph launches were"
             " traced as a whole: the kernels inside, NCCL's among them, are not in this export"
             " (collect with --cuda-graph-trace=node)"
         )
-    kinds = Kinds(
-        _kinds(database, schema.MEMCPY_KINDS, schema.COPY_KINDS, CopyKind),
-        _kinds(database, schema.MEM_KINDS, schema.MEMORY_KINDS, MemoryKind),
-    )
+    kinds = _kinds(database, schema.MEMCPY_KINDS, schema.COPY_KINDS, CopyKind)
+    memory = _kinds(database, schema.MEM_KINDS, schema.MEMORY_KINDS, MemoryKind)
     operations = {
         key: RankOperations(
-            Kernels(*_base(of_key), _column(of_key, _SIGNATURE), names),
-            _copies_of(copies.get(key, _NO_ROWS), kinds),
-            _copies_of(memsets.get(key, _NO_ROWS), kinds),
+            Kernels(*_base(of_key), _column(of_key, _SIGNATURE), signatures.name),
+            _copies_of(copies.get(key, _NO_ROWS), kinds, memory),
+            _copies_of(memsets.get(key, _NO_ROWS), kinds, memory),
             Operations(*_base(graphs.get(key, _NO_ROWS))),
         )
         for key in sorted({*kernels, *copies, *memsets, *graphs})
         for of_key in (kernels.get(key, _NO_ROWS),)
     }
-    return GpuOperationsData(operations, signer.signatures, frozenset(signer.names), tuple(notes))
-
-
-def _signed_chunks(database: Database, signer: Signer) -> Iterator[tuple[Columns, int]]:
-    """Usable kernels with their signatures, and the number of unusable ones."""
-    combined = {_SIGNATURE: signer.combinations}
-    columns = present_columns(database, schema.KERNEL)
-    for chunk in read_columns(database, schema.KERNEL.name, columns, rows=combined):
-        chunk["globalPid"] = signer.process(chunk[_SIGNATURE])
-        kept, dropped = usable(database, schema.KERNEL, chunk)
-        if len(kept["start"]):
-            kept[_SIGNATURE] = signer.signature(kept[_SIGNATURE])
-        yield kept, dropped
+    return GpuOperationsData(operations, signatures, tuple(notes))
 
 
 def _column(rows: Rows, name: str) -> Column:
-    if name in rows.columns:
-        return rows.columns[name]
-    return pack(np.full(len(rows.starts), NULL, np.int64))
+    if name in rows:
+        return rows[name]
+    return pack(np.full(len(rows[START]), NULL, np.int64))
 
 
 def _base(rows: Rows) -> tuple[Column, Column, Column, Column]:
     length, stream, correlation = (_column(rows, name) for name in _BASE)
-    return rows.starts, length, stream, pack_ahead(correlation.values)
+    return rows[START], length, stream, pack_ahead(correlation.values)
 
 
-def _copies_of(rows: Rows, kinds: Kinds) -> Copies:
-    written = "memKind" if "memKind" in rows.columns else "dstKind"
+def _copies_of(
+    rows: Rows, kinds: Mapping[int, CopyKind], memory: Mapping[int, MemoryKind]
+) -> Copies:
+    written = "memKind" if "memKind" in rows else "dstKind"
     return Copies(
         *_base(rows),
         bytes=_column(rows, BYTES).values,
-        kind=translated(_column(rows, "copyKind"), kinds.copies),
+        kind=translated(_column(rows, "copyKind"), kinds),
         source_device=_column(rows, "srcDeviceId").values,
         destination_device=_column(rows, "dstDeviceId").values,
-        source_memory=translated(_column(rows, "srcKind"), kinds.memory),
-        destination_memory=translated(_column(rows, written), kinds.memory),
+        source_memory=translated(_column(rows, "srcKind"), memory),
+        destination_memory=translated(_column(rows, written), memory),
     )

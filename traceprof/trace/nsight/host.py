@@ -15,12 +15,7 @@ from traceprof.trace.model import host as model
 from traceprof.trace.model.kinds import SynchronizationKind, synchronization_kind
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.rows import (
-    RowsByProcess,
-    check_few_processes,
-    check_times,
-    read_strings,
-)
+from traceprof.trace.nsight.rows import RowsByKey, check_times, read_strings
 from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
@@ -167,23 +162,19 @@ def by_process(
     present = database.columns[table.name]
     columns = [name for name in (*table.required, *table.optional) if name in present]
     expect_rows(database, [table.name])
-    parts = RowsByProcess()
+    parts = RowsByKey(database, table.name)
     for chunk in read_columns(database, table.name, columns):
         needed = [chunk[name] for name in ("start", owner, "correlationId") if name in chunk]
         kept = chunk
         if any(column.min(initial=0) == NULL for column in needed):
             usable = np.logical_and.reduce([column != NULL for column in needed])
             kept = {name: column[usable] for name, column in chunk.items()}
-        if len(kept[owner]) == 0:
-            continue
         if "start" in kept:
             end = np.maximum(kept["start"], kept.pop("end"))
             check_times(database, table.name, kept["start"], end)
             kept["length"] = end - kept["start"]
-        of_row = schema.process_of_thread(kept[owner])
-        parts.add(kept, of_row)
-        check_few_processes(database, table.name, len(parts))
-    for process, present_columns in parts.finished():
+        parts.add(kept, schema.process_of_thread(kept[owner]))
+    for (process,), present_columns in parts.finished():
         missing = pack(np.full(len(present_columns[owner]), NULL, np.int64))
         yield process, {**dict.fromkeys(table.optional, missing), **present_columns}
 

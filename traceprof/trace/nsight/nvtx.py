@@ -12,7 +12,7 @@ import numpy as np
 from traceprof import labels
 from traceprof.intervals import Int64, Mask
 from traceprof.structs import Record
-from traceprof.trace.columns import Column, pack
+from traceprof.trace.columns import Column, ColumnBuilder, pack
 from traceprof.trace.grouping import distinct_values, is_in, numbered, pieces
 from traceprof.trace.model.ranges import (
     BETWEEN_TEXTS,
@@ -25,13 +25,7 @@ from traceprof.trace.model.ranges import (
 )
 from traceprof.trace.model.special_values import MAX_RANK, NULL, OPEN_END, whole_number
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.rows import (
-    RowsByProcess,
-    check_few_processes,
-    check_times,
-    portions,
-    read_strings,
-)
+from traceprof.trace.nsight.rows import check_few_processes, check_times, portions, read_strings
 from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.numbering import NONE, NumberedTexts, Text
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
@@ -253,7 +247,7 @@ def read_events(database: Database) -> EventColumns:
     of_texts = {"text": texts, "binaryData": payloads, "jsonText": payloads}
     of_texts = {name: numbers for name, numbers in of_texts.items() if database.has(table, name)}
     expect_rows(database, [table])
-    parts, length = RowsByProcess(), 0
+    builders, length = dict[str, ColumnBuilder](), 0
     for chunk in read_columns(database, table, columns, of_texts):
         kind, start, end = chunk["eventType"], chunk["start"], chunk.pop("end")
         chunk["length"] = np.where(end == NULL, NULL, end - start)
@@ -268,8 +262,10 @@ def read_events(database: Database) -> EventColumns:
             kept[_END_THREAD] = np.where((ended != NULL) & (ended != 0), ended, began)
         kept[rowid] = kept[rowid] - np.arange(length, length + len(kept[rowid]))
         length += len(kept[rowid])
-        parts.add(kept, np.zeros(len(kept[rowid]), np.int64))
-    every = dict(parts.finished()).get(0, dict.fromkeys((*columns, "length"), _NOTHING))
+        for name, values in kept.items():
+            builders.setdefault(name, ColumnBuilder()).append(values)
+    every = dict.fromkeys((*columns, "length"), _NOTHING)
+    every |= {name: column.finish() for name, column in builders.items()}
     text = every.get("text") or pack(np.full(length, NONE))
     if "" in texts.known:  # no name of its own
         empty = texts.known.index("")

@@ -31,30 +31,32 @@ def check_few_processes(database: Database, table: str, num_processes: int) -> N
 _MIN_RUN = 16  # rows
 
 
-class RowsByProcess:
-    """The rows of each process, put together chunk by chunk."""
+class RowsByKey:
+    """The rows of each rank or process of a table, put together chunk by chunk."""
 
-    def __init__(self) -> None:
-        self._columns: dict[int, dict[str, ColumnBuilder]] = {}
+    def __init__(self, database: Database, table: str) -> None:
+        self._database, self._table = database, table
+        self._columns: dict[tuple[int, ...], dict[str, ColumnBuilder]] = {}
 
-    def __len__(self) -> int:
-        return len(self._columns)
+    def add(self, columns: Mapping[str, Int64], *keys: Int64) -> None:
+        """Add rows of a chunk, int64[n] each; all chunks have the same columns.
 
-    def add(self, columns: Mapping[str, Int64], keys: Int64) -> None:
-        """Add rows of a chunk, int64[n] each; all chunks have the same columns."""
-        if any(len(values) == 0 for values in columns.values()):
+        Raises TraceFormatError: they have more keys than a machine runs processes.
+        """
+        if len(keys[0]) == 0:
             return
         spans = {name: (int(values.min()), int(values.max())) for name, values in columns.items()}
         # Sorting short runs takes less than adding them one by one.
-        for rows in pieces(keys, most_runs=max(len(keys) // _MIN_RUN, 1)):
-            key = int(keys[rows][0])
+        for rows in pieces(*keys, most_runs=max(len(keys[0]) // _MIN_RUN, 1)):
+            key = tuple(int(of_rows[rows][0]) for of_rows in keys)
             builders = self._columns.get(key)
             if builders is None:
                 builders = self._columns[key] = {name: ColumnBuilder() for name in columns}
             for name, values in columns.items():
                 builders[name].append(values[rows], spans[name])
+        check_few_processes(self._database, self._table, len(self._columns))
 
-    def finished(self) -> Iterator[tuple[int, dict[str, Column]]]:
+    def finished(self) -> Iterator[tuple[tuple[int, ...], dict[str, Column]]]:
         """Yield the columns of each key, in order, and release them."""
         for key in sorted(self._columns):
             columns = self._columns.pop(key)

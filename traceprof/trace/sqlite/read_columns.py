@@ -8,7 +8,7 @@ overflow pages, values that are no integers, damage.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
@@ -18,12 +18,11 @@ import numpy as np
 from traceprof.intervals import Int64
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite.database import Database, quote
-from traceprof.trace.sqlite.numbering import NumberedRows, NumberedTexts
+from traceprof.trace.sqlite.numbering import NumberedTexts
 from traceprof.trace.sqlite.pages import PageFile, Unsupported
 from traceprof.trace.sqlite.records import decode_columns, layout_of
 
 _NO_TEXTS: Mapping[str, NumberedTexts] = MappingProxyType({})
-_NO_ROWS: Mapping[str, NumberedRows] = MappingProxyType({})
 _LAST_ROWID = int(np.iinfo(np.int64).max)
 
 _INTEGER = re.compile(r"\A-?[0-9]{1,19}\Z")
@@ -36,7 +35,6 @@ def read_columns(
     table: str,
     columns: Sequence[str],
     texts: Mapping[str, NumberedTexts] = _NO_TEXTS,
-    rows: Mapping[str, NumberedRows] = _NO_ROWS,
 ) -> Iterator[dict[str, Int64]]:
     """Yield columns of a table, tens of thousands of rows at a time, in order of rowid.
 
@@ -45,11 +43,10 @@ def read_columns(
         table: a table with a rowid; an absent one has no rows.
         columns: names of integer columns that the table has.
         texts: by column of texts or blobs of the table, the object that numbers its values.
-        rows: by a new name, the object that numbers combinations of some integer columns.
 
     Yields:
         One int64[rows] array for each column, `NULL` for NULL; for texts their numbers, -1 for
-        NULL; one for each combination, in the place of its columns.
+        NULL.
 
     Raises:
         TraceFormatError: the file is damaged, or a value is not an integer.
@@ -57,7 +54,7 @@ def read_columns(
     if table not in database.columns:
         return
     num_rows = 0
-    chunks = _chunks(database, table, columns, texts, rows)
+    chunks = _chunks(database, table, columns, texts)
     while True:
         with database.in_use:  # its pages are read by the descriptor, which another file may get
             chunk = next(chunks, None)
@@ -66,7 +63,7 @@ def read_columns(
         database.check_unchanged()
         of_chunk = len(next(iter(chunk.values())))
         for name in database.replaced.keys() & chunk.keys():
-            chunk[name] = replaced(chunk[name], database.replaced[name])
+            chunk[name] = _replaced(chunk[name], database.replaced[name])
         num_rows += of_chunk
         if database.progress is not None:
             database.progress.advance(of_chunk)
@@ -74,8 +71,8 @@ def read_columns(
     database.row_counts[table] = num_rows
 
 
-def replaced(values: Int64, by_number: Mapping[int, int]) -> Int64:
-    """Return numbers with some of them replaced, int64[n]."""
+def _replaced(values: Int64, by_number: Mapping[int, int]) -> Int64:
+    """Numbers with some of them replaced, int64[n]."""
     numbers = np.array(sorted(by_number), np.int64)
     others = np.array([by_number[number] for number in numbers.tolist()], np.int64)
     place = np.searchsorted(numbers, values).clip(max=len(numbers) - 1)
@@ -83,11 +80,7 @@ def replaced(values: Int64, by_number: Mapping[int, int]) -> Int64:
 
 
 def _chunks(
-    database: Database,
-    table: str,
-    columns: Sequence[str],
-    texts: Mapping[str, NumberedTexts],
-    rows: Mapping[str, NumberedRows],
+    database: Database, table: str, columns: Sequence[str], texts: Mapping[str, NumberedTexts]
 ) -> Iterator[dict[str, Int64]]:
     """Rows from the file's pages where possible, and the others through SQLite."""
     rowid = database.rowid(table)
@@ -95,15 +88,15 @@ def _chunks(
     first, num_rows = NULL, 0
     try:
         layout = layout_of(database.connection, table, columns, [*texts])
-        for chunk in decode_columns(database.descriptor, layout, texts, rows):
+        for chunk in decode_columns(database.descriptor, layout, texts):
             num_rows += chunk.count
             if chunk.columns is not None:
                 yield chunk.columns
             else:
-                yield from _numbered(read(chunk.first, chunk.last), rows)
+                yield from read(chunk.first, chunk.last)
             first = chunk.last + 1
     except Unsupported:
-        for rest in _numbered(read(first, _LAST_ROWID), rows):
+        for rest in read(first, _LAST_ROWID):
             num_rows += len(next(iter(rest.values())))
             yield rest
         _check_complete(database, table, num_rows)
@@ -122,15 +115,6 @@ def _check_complete(database: Database, table: str, num_rows: int) -> None:
         num_scanned = database.connection.execute(query).fetchone()[0]
     if num_scanned != num_rows:
         raise database.damaged(f"table {table} has {num_scanned} rows, {num_rows} can be found")
-
-
-def _numbered(
-    chunks: Iterable[dict[str, Int64]], rows: Mapping[str, NumberedRows]
-) -> Iterator[dict[str, Int64]]:
-    for chunk in chunks:
-        for name, numbered in rows.items():
-            chunk[name] = numbered.of({part: chunk.pop(part) for part in numbered.names})
-        yield chunk
 
 
 def _through_sqlite(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from traceprof.intervals import Int64, Mask
 from traceprof.structs import Record
 from traceprof.trace.model.special_values import NULL
-from traceprof.trace.sqlite.numbering import NumberedRows, NumberedTexts
+from traceprof.trace.sqlite.numbering import NumberedTexts
 from traceprof.trace.sqlite.pages import (
     Bytes,
     Leaves,
@@ -391,22 +391,20 @@ def decode_columns(
     descriptor: int,
     layout: Layout,
     texts: Mapping[str, NumberedTexts],
-    rows: Mapping[str, NumberedRows],
     *,
     window_bytes: int | None = None,
 ) -> Iterator[Chunk]:
     """A table's rows in order of rowid.
 
-    `descriptor`: of the file. `texts`: by column, the object that numbers its texts. `rows`: by a
-    new name, the object that numbers combinations of wanted columns; the chunk has the number in
-    their place. `window_bytes`: of the pages that are decoded at once; None for the usual number.
+    `descriptor`: of the file. `texts`: by column, the object that numbers its texts.
+    `window_bytes`: of the pages that are decoded at once; None for the usual number.
 
     Raises Unsupported: the rows from here on cannot be read.
     """
     pages = PageFile(descriptor)
     leaves = pages.leaves(layout.root)
     at_once = max((window_bytes or _WINDOW_BYTES) // pages.page_size, 1)
-    decoder = _Decoder(pages, layout, texts, rows, min(at_once, len(leaves.numbers)))
+    decoder = _Decoder(pages, layout, texts, min(at_once, len(leaves.numbers)))
     for first in range(0, len(leaves.numbers), at_once):
         chunk = decoder.decode(leaves, first, first + at_once)
         if chunk is not None:
@@ -415,12 +413,7 @@ def decode_columns(
 
 class _Decoder:
     def __init__(
-        self,
-        file: PageFile,
-        layout: Layout,
-        texts: Mapping[str, NumberedTexts],
-        rows: Mapping[str, NumberedRows],
-        at_once: int,
+        self, file: PageFile, layout: Layout, texts: Mapping[str, NumberedTexts], at_once: int
     ) -> None:
         self._file = file
         self._text_places, self._texts = layout.texts, texts
@@ -430,7 +423,6 @@ class _Decoder:
         self._order = {
             name: None if place is None else order[place] for name, place in layout.wanted.items()
         }
-        self._rows = rows
         self._has_stored = bool(places or text_places)
         self._formats = RecordFormats(layout, places, text_places)
         self._text_order = {place: order for order, place in enumerate(text_places)}
@@ -504,7 +496,7 @@ class _Decoder:
         """
         rowids = varints(self._data, keys)[0] if None in self._order.values() else _NO_ROWIDS
         if not self._has_stored:
-            return self._combined(dict.fromkeys(self._order, rowids))
+            return dict.fromkeys(self._order, rowids)
         formats = self._formats.of(self._data, headers)
         if formats is None or (self._formats.end.take(formats) > local).any():
             return None
@@ -514,17 +506,10 @@ class _Decoder:
         columns = {
             name: rowids if order is None else stored[order] for name, order in self._order.items()
         }
-        self._combined(columns)
         for name, place in self._text_places.items():
             where = self._formats.texts(self._text_order[place], headers, formats)
             numbers = self._texts[name].of_stored(self._data, *where)
             if numbers is None:
                 return None
             columns[name] = numbers
-        return columns
-
-    def _combined(self, columns: dict[str, Int64]) -> dict[str, Int64]:
-        """Put the numbers of combinations in the place of their columns."""
-        for name, numbered in self._rows.items():
-            columns[name] = numbered.of({part: columns.pop(part) for part in numbered.names})
         return columns
