@@ -29,9 +29,11 @@ from traceprof.trace.model.ranges import LabelRanges, labelled_calls, nested_cal
 from traceprof.trace.model.special_values import MAX_BYTES, NULL, UNKNOWN
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.nvtx import Events
-from traceprof.trace.nsight.rows import portions, read_strings
+from traceprof.trace.nsight.rows import read_strings
 from traceprof.trace.sqlite.database import Database
-from traceprof.trace.sqlite.numbering import UNKEPT
+from traceprof.trace.sqlite.numbering import Text
+
+Places = list[tuple[str, int, str]]
 
 
 class Grouped(NamedTuple):
@@ -92,47 +94,30 @@ _NAMES = {
 }
 
 
-class PayloadReader:
-    """Reads the payloads of one export."""
+def _of_binary(payload: Text, places: Mapping[int, Places]) -> dict[str, int] | None:
+    """Facts in a payload, bytes or their hexadecimal digits; None if it cannot be read.
 
-    def __init__(self, database: Database) -> None:
-        """Read the schemas, which each process repeats."""
-        self._places = _places(database)
-        self._seen: dict[tuple[int, str], Fields] = {}
-
-    def read(self, domain: int, binary: str | None, text: str | None) -> Fields:
-        """Facts in a payload of a range of this domain.
-
-        `binary`: in hexadecimal digits. `text`: as JSON, which older exports may have instead.
-        """
-        key = (domain, binary or text or "")
-        if key not in self._seen:
-            fields = self._of_binary(domain, binary) if binary else None
-            if fields is None and isinstance(text, str):
-                fields = _of_json(text)
-            self._seen[key] = _fields(fields or {})
-        return self._seen[key]
-
-    def _of_binary(self, domain: int, digits: str) -> dict[str, int] | None:
+    `places`: the known fields by schema.
+    """
+    if isinstance(payload, str):
         try:
-            payload = bytes.fromhex(digits.removeprefix("0x"))
-        except (ValueError, AttributeError, TypeError):
+            payload = bytes.fromhex(payload.removeprefix("0x"))
+        except ValueError:
             return None
-        if len(payload) < _HEADER.size:
-            return None
-        _, _, layout, _, size, _ = _HEADER.unpack_from(payload)
-        places = self._places.get((domain, layout))
-        body = payload[_HEADER.size :]
-        if places is None or size > len(body):
-            return None
-        return {
-            meaning: struct.unpack_from(f"<{code}", body, offset)[0]
-            for meaning, offset, code in places
-            if offset + struct.calcsize(f"<{code}") <= size
-        }
+    if len(payload) < _HEADER.size:
+        return None
+    _, _, layout, _, size, _ = _HEADER.unpack_from(payload)
+    body = payload[_HEADER.size :]
+    if layout not in places or size > len(body):
+        return None
+    return {
+        meaning: struct.unpack_from(f"<{code}", body, offset)[0]
+        for meaning, offset, code in places[layout]
+        if offset + struct.calcsize(f"<{code}") <= size
+    }
 
 
-def _places(database: Database) -> dict[tuple[int, int], list[tuple[str, int, str]]]:
+def _places(database: Database) -> dict[int, dict[int, Places]]:
     """Meaning, offset and code of the known fields, by domain and schema."""
     rows = database.rows(
         schema.PAYLOAD_ENTRIES,
@@ -143,8 +128,8 @@ def _places(database: Database) -> dict[tuple[int, int], list[tuple[str, int, st
         if None not in (row["domainId"], row["schemaId"], row["idx"], row["type"]):
             entry = (row["name"] or "", row["type"], row["offset"])
             entries[row["domainId"], row["schemaId"]].setdefault(row["idx"], entry)
-    places = {}
-    for key, of_schema in entries.items():
+    places: dict[int, dict[int, Places]] = defaultdict(dict)
+    for (domain, layout), of_schema in entries.items():
         fields, end = [], 0
         for index in sorted(of_schema):
             name, kind, offset = of_schema[index]
@@ -156,7 +141,7 @@ def _places(database: Database) -> dict[tuple[int, int], list[tuple[str, int, st
             meaning = _NAMES.get(name.strip().lower())
             if meaning is not None and code not in "fd" and start >= 0:
                 fields.append((meaning, start, code))
-        places[key] = fields
+        places[domain][layout] = fields
     return places
 
 
@@ -324,45 +309,20 @@ def read_nccl_ranges(
 
 
 def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
-    reader, columns = PayloadReader(events.database), events.columns
+    columns, places = events.columns, _places(events.database)
     binary, text = columns.binary.at(rows), columns.json.at(rows)
-    json_id = columns.json_id.at(rows)
-    field_index, kinds = _distinct(columns.domain.at(rows), binary, text, json_id)
-    known = [*columns.payloads, None, None]  # for NULL and for payloads that were not kept
+    field_index, kinds = _distinct(columns.domain.at(rows), binary, text, columns.json_id.at(rows))
     of_id = read_strings(events.database, {text_id for *_, text_id in kinds if text_id != NULL})
+    known = [*columns.payloads, None]  # for NULL
     fields = []
-    for domain, of_binary, of_text, key in kinds:
-        digits, json = known[of_binary], known[of_text]
-        digits = digits.hex() if isinstance(digits, bytes) else digits
-        json = json if isinstance(json, str) else of_id.get(key)
-        fields.append(reader.read(domain, digits, json))
-    alone = np.flatnonzero((binary == UNKEPT) | (text == UNKEPT))
-    if len(alone):
-        # Payloads beyond the kept ones are read one by one.
-        read = _payloads_of(events.database, columns.rowid(rows[alone]).tolist())
-        domain = columns.domain.at(rows[alone]).tolist()
-        field_index[alone] = len(fields) + np.arange(len(alone))
-        fields += [reader.read(number, *read[index]) for index, number in enumerate(domain)]
+    for domain, of_binary, of_text, text_id in kinds:
+        payload, json = known[of_binary], known[of_text]
+        json = json if isinstance(json, str) else of_id.get(text_id)
+        facts = _of_binary(payload, places.get(domain, {})) if payload else None
+        if facts is None and json is not None:  # as older exports have it
+            facts = _of_json(json)
+        fields.append(_fields(facts or {}))
     return field_index, fields
-
-
-def _payloads_of(database: Database, rowids: Sequence[int]) -> list[tuple[str | None, str | None]]:
-    """Payloads of rows in hexadecimal digits and as JSON."""
-    table, rowid = schema.NVTX.name, database.rowid(schema.NVTX.name)
-    names = [name for name in ("binaryData", "jsonText") if database.has(table, name)]
-    by_number = {}
-    for some in portions(rowids):
-        query = (
-            f"SELECT {rowid}, {', '.join(names)} FROM {table}"  # noqa: S608
-            f" WHERE {rowid} IN ({', '.join(map(str, some))})"
-        )
-        with database.damage_reported():
-            for number, *values in database.connection.execute(query):
-                of = dict(zip(names, values, strict=True))
-                binary, text = of.get("binaryData"), of.get("jsonText")
-                digits = binary.hex() if isinstance(binary, bytes) else binary
-                by_number[number] = (digits, text if isinstance(text, str) else None)
-    return [by_number.get(row, (None, None)) for row in rowids]
 
 
 def _distinct(*columns: Int64) -> tuple[Int64, list[tuple[int, ...]]]:

@@ -56,8 +56,8 @@ class EventColumns(Record, frozen=True):
     text_id: Column  # n keys of `strings`, -1 for none
     payload: Column  # n integer payloads, NULL for none
     texts: tuple[str, ...]  # with 0 in the place of each digit; none is empty
-    binary: Column  # n indices into `payloads`, -1 without, -2 if there are too many to keep
-    json: Column  # n indices into `payloads`, as for `binary`
+    binary: Column  # n indices into `payloads`, -1 without
+    json: Column  # n indices into `payloads`, -1 without
     json_id: Column  # n ids of strings, NULL for none
     payloads: tuple[Text, ...]  # extended payloads, bytes or their hexadecimal digits or JSON
 
@@ -217,7 +217,8 @@ class Events(Record, frozen=True, dict=True):
             parts = [(chunk[rowid], chunk["text"]) for chunk in chunks]
             ids, number = (np.concatenate(column) for column in zip(*parts, strict=True))
             used, number = numbered(number[np.searchsorted(ids, rowids)])
-            return number, [_decoded(texts.known[place]) for place in used.tolist()]
+            known = texts.known
+            return number, [_decoded(known[place]) for place in used.tolist()]
         text_of_row: dict[int, str] = {}
         for some in portions(rowids.tolist()):
             query = (
@@ -243,7 +244,7 @@ def read_events(database: Database) -> EventColumns:
     rowid, texts = database.rowid(table), NumberedTexts(digits_alike=True)
     columns = [rowid, *schema.NVTX.required]
     columns += [name for name in _NUMBERS if database.has(table, name)]
-    payloads = NumberedTexts(most=_MAX_PAYLOADS)
+    payloads = NumberedTexts()
     of_texts = {"text": texts, "binaryData": payloads, "jsonText": payloads}
     of_texts = {name: numbers for name, numbers in of_texts.items() if database.has(table, name)}
     expect_rows(database, [table])
@@ -267,8 +268,9 @@ def read_events(database: Database) -> EventColumns:
     every = dict.fromkeys((*columns, "length"), _NOTHING)
     every |= {name: column.finish() for name, column in builders.items()}
     text = every.get("text") or pack(np.full(length, NONE))
-    if "" in texts.known:  # no name of its own
-        empty = texts.known.index("")
+    known = texts.known
+    if "" in known:  # no name of its own
+        empty = known.index("")
         text = pack(np.where(text.values == empty, NONE, text.values))
     began, ended = every["globalTid"], every.get(_END_THREAD) or every["globalTid"]
     threads = distinct_values(np.append(began.distinct, ended.distinct))
@@ -284,7 +286,7 @@ def read_events(database: Database) -> EventColumns:
         text=text,
         text_id=every.get("textId") or pack(np.full(length, NONE)),
         payload=every.get(schema.NVTX_INTEGER) or pack(np.full(length, NULL)),
-        texts=tuple(map(_decoded, texts.known)),
+        texts=tuple(map(_decoded, known)),
         binary=every.get("binaryData") or pack(np.full(length, NONE)),
         json=every.get("jsonText") or pack(np.full(length, NONE)),
         json_id=every.get("jsonTextId") or pack(np.full(length, NULL)),
@@ -300,7 +302,6 @@ _FIRST_RANGE, _LAST_RANGE = RANGES
 _KINDS = np.array([*RANGES, schema.NVTX_MARK, schema.NVTX_THREAD_NAME, schema.NVTX_DOMAIN])
 _END_THREAD = "endGlobalTid"
 _NUMBERS = ("domainId", "textId", "jsonTextId", _END_THREAD, schema.NVTX_INTEGER)
-_MAX_PAYLOADS = 1 << 16
 _NOTHING = pack(np.empty(0, np.int64))
 _NO_EVENTS = EventColumns(
     *(_NOTHING,) * 3, np.empty(0, np.int64), *(_NOTHING,) * 7, (), *(_NOTHING,) * 3, ()

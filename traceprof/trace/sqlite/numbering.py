@@ -17,24 +17,21 @@ Text: TypeAlias = "str | bytes"
 NONE = -1
 """The number of NULL."""
 
-UNKEPT = -2
-"""The number of texts beyond those that are kept."""
-
 
 class NumberedTexts:
     """Numbers for texts in order of first occurrence.
 
-    With `digits_alike` each digit counts as 0, so that texts that differ in numbers are equal. At
-    most `most` distinct texts are kept.
-
-    Attributes:
-        known: the texts by number; bytes where the export has a blob.
+    With `digits_alike` each digit counts as 0, so that texts that differ in numbers are equal.
     """
 
-    def __init__(self, *, digits_alike: bool = False, most: int | None = None) -> None:
-        self._digits_alike, self._most = digits_alike, most
-        self.known: list[Text] = []
+    def __init__(self, *, digits_alike: bool = False) -> None:
+        self._digits_alike = digits_alike
         self._numbers: dict[Text, int] = {}
+
+    @property
+    def known(self) -> list[Text]:
+        """The texts by number; bytes where the export has a blob."""
+        return [*self._numbers]
 
     def of(self, values: Iterable[object]) -> Int64:
         """Return the number of each text, int64[n], `NONE` for None; integers become texts."""
@@ -90,12 +87,7 @@ class NumberedTexts:
     def _number(self, text: Text) -> int:
         if isinstance(text, str):
             text = clipped(text.translate(_DIGITS) if self._digits_alike else text)
-        if text not in self._numbers:
-            if self._most is not None and len(self.known) >= self._most:
-                return UNKEPT
-            self._numbers[text] = len(self.known)
-            self.known.append(text)
-        return self._numbers[text]
+        return self._numbers.setdefault(text, len(self._numbers))
 
 
 _ZERO = np.uint8(ord("0"))
