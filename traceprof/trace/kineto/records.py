@@ -17,7 +17,7 @@ import numpy as np
 
 from traceprof import labels
 from traceprof.intervals import NO_NUMBERS, Int64
-from traceprof.trace.columns import Column, Rows, pack, pack_ahead
+from traceprof.trace.columns import Column, pack, pack_ahead
 from traceprof.trace.grouping import distinct_values, groups, is_in, numbered
 from traceprof.trace.kineto import content as table
 from traceprof.trace.kineto.content import Call, Content
@@ -315,35 +315,21 @@ def _ids(values: Int64) -> Int64:
     return np.where(values < 0, NULL, values)
 
 
-class Annotations(Rows, frozen=True):
-    """The annotations of one process, ordered by start, longer ones first."""
-
-    start_ns: Int64  # int64[n]
-    end_ns: Int64  # int64[n]; the largest int64 if still open at the recording's end
-    thread: Int64  # int64[n]
-    name: Int64  # int64[n], indices into `names`
-    names: Sequence[str]  # of the trace
-
-    def matching(
-        self, pattern: re.Pattern[str], until: re.Pattern[str] | None = None
-    ) -> NamedRanges:
-        """Annotations with a match in their name, by start, then end; names end at `until`."""
-        numbers = distinct_values(self.name).tolist()
-        name_of = {number: name_until(self.names[number], until) for number in numbers}
-        numbers = [number for number, name in name_of.items() if pattern.search(name) is not None]
-        rows = np.flatnonzero(is_in(self.name, np.array(numbers, np.int64)))
-        rows = rows[np.lexsort((self.end_ns[rows], self.start_ns[rows]))]
-        thread = self.thread[rows]
-        names = [name_of[number] for number in self.name[rows].tolist()]
-        return NamedRanges(self.start_ns[rows], self.end_ns[rows], names, thread, thread)
-
-    def table(self) -> RangeTable:
-        """Return all annotations."""
-        nests = np.ones(len(self), np.bool_)
-        return RangeTable(self.start_ns, self.end_ns, self.name, self.thread, nests, self.names)
+def matching(
+    ranges: RangeTable, pattern: re.Pattern[str], until: re.Pattern[str] | None = None
+) -> NamedRanges:
+    """Return ranges with a match in their name, by start, then end; names end at `until`."""
+    numbers = distinct_values(ranges.name).tolist()
+    name_of = {number: name_until(ranges.names[number], until) for number in numbers}
+    numbers = [number for number, name in name_of.items() if pattern.search(name) is not None]
+    rows = np.flatnonzero(is_in(ranges.name, numbers))
+    rows = rows[np.lexsort((ranges.end_ns[rows], ranges.start_ns[rows]))]
+    thread = ranges.thread[rows]
+    names = [name_of[number] for number in ranges.name[rows].tolist()]
+    return NamedRanges(ranges.start_ns[rows], ranges.end_ns[rows], names, thread, thread)
 
 
-def read_annotations(content: Content) -> Annotations | None:
+def read_annotations(content: Content) -> RangeTable | None:
     """Return the annotations of the process; None without any."""
     columns = content.tables.get(Kind.ANNOTATION)
     if columns is None:
@@ -353,7 +339,8 @@ def read_annotations(content: Content) -> Annotations | None:
     end[columns[table.IS_OPEN].values > 0] = OPEN_END
     order = np.lexsort((-end, start))
     thread, name = (columns[of].at(order) for of in (table.THREAD, table.NAME))
-    return Annotations(start[order], end[order], thread, name, content.names)
+    nests = np.ones(len(order), np.bool_)
+    return RangeTable(start[order], end[order], name, thread, nests, content.names)
 
 
 def read_marks(content: Content, process: int) -> Marks | None:
@@ -526,7 +513,7 @@ _PLAIN = (labels.FORWARD, labels.BACKWARD, labels.OPTIMIZER_STEP, labels.DATA_LO
 _LABEL = re.compile(rf"{labels.STEP} \d+|\w+ (?:h2d|d2h|d2d|p2p)|{labels.BUCKET}|{labels.WAIT}")
 
 
-def read_labels(ranges: Annotations) -> LabelRanges | None:
+def read_labels(ranges: RangeTable) -> LabelRanges | None:
     """Return the annotations that `instrument` made; None without any."""
     numbers = distinct_values(ranges.name).tolist()
     label_of = {number: labels.parse(ranges.names[number]) for number in numbers}

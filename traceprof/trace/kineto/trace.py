@@ -21,7 +21,6 @@ from traceprof.trace.kineto import records
 from traceprof.trace.kineto.content import only_process, read_content
 from traceprof.trace.kineto.events import Kind
 from traceprof.trace.kineto.file import TraceFile
-from traceprof.trace.kineto.records import Annotations
 from traceprof.trace.model.communication_calls import NO_CALLS, NO_PROCESS_CALLS, ProcessCalls
 from traceprof.trace.model.host import (
     NO_ACTIVITY,
@@ -315,7 +314,7 @@ class KinetoTrace(Trace):
         """Return the annotations with a match in their name, by process."""
         if self._annotations is None or process not in {None, self._process}:
             return {}
-        ranges = self._annotations.matching(matching, until)
+        ranges = records.matching(self._annotations, matching, until)
         return {self._process: ranges} if len(ranges.names) else {}
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
@@ -327,8 +326,7 @@ class KinetoTrace(Trace):
         return annotations.end_ns[is_over], annotations.thread[is_over]
 
     def range_table(self, process: int) -> RangeTable | None:
-        annotations = self._annotations if process == self._process else None
-        return None if annotations is None else annotations.table()
+        return self._annotations if process == self._process else None
 
     def marks(self, process: int) -> Marks | None:
         return self._marks if process == self._process else None
@@ -466,7 +464,7 @@ class KinetoTrace(Trace):
         return records.read_host_code(self._content, self._process, Kind.PYTHON)
 
     @cached_property
-    def _annotations(self) -> Annotations | None:
+    def _annotations(self) -> RangeTable | None:
         return records.read_annotations(self._content)
 
     @cached_property

@@ -28,7 +28,7 @@ from traceprof.trace.model.operations import Counters, RankKey, RankOperations, 
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeTable, longest_names
 from traceprof.trace.model.special_values import NULL
-from traceprof.trace.model.trace import NSIGHT_FORMAT, Content, Section, SectionData, Session, Trace
+from traceprof.trace.model.trace import NSIGHT_FORMAT, Content, Section, SectionData
 from traceprof.trace.nsight import host, nvtx, schema
 from traceprof.trace.nsight.counters import read_counters
 from traceprof.trace.nsight.gpu import GpuOperationsData, read_gpu_operations
@@ -36,7 +36,7 @@ from traceprof.trace.nsight.host import read_api_calls
 from traceprof.trace.nsight.metadata import (
     HOW_TO_COLLECT,
     RE_EXPORT,
-    Target,
+    Capture,
     check_is_export,
     holds,
 )
@@ -110,7 +110,7 @@ class _ReadAgain(cached_property[Table]):
     """A cached property whose value `unload` releases."""
 
 
-class NsightTrace(Trace):
+class NsightTrace(Capture):
     """An export that is read lazily: only the schema is read at once.
 
     Each section is read on first use, or supplied by another process.
@@ -118,7 +118,6 @@ class NsightTrace(Trace):
     Attributes:
         product_version: the Nsight Systems that exported it, or None (2020 and 2021).
         schema_version: of the export, not of the capture, or None.
-        target: metadata of the export, the machine and the programs.
     """
 
     format = NSIGHT_FORMAT
@@ -141,12 +140,11 @@ class NsightTrace(Trace):
         try:
             check_is_export(self._database)
             self._database.replaced = repeated_strings(self._database)
-            self.target = Target(self._database)
+            self.product_version = self.metadata.get(schema.PRODUCT_VERSION)
+            self.schema_version = self.metadata.get(schema.SCHEMA_VERSION)
         except BaseException:
             self.close()
             raise
-        self.product_version = self.target.metadata.get(schema.PRODUCT_VERSION)
-        self.schema_version = self.target.metadata.get(schema.SCHEMA_VERSION)
 
     @property
     def in_use(self) -> FileUse:
@@ -169,7 +167,7 @@ class NsightTrace(Trace):
                 return read_gpu_operations(self._database)
             if section == API_CALLS:
                 return ApiCallsData(dict(read_api_calls(self._database)))
-            return _read_named_ranges(self._database, self.target.capture_end_ns)
+            return _read_named_ranges(self._database, self.capture_end_ns)
 
     def keep_section(self, section: Section, data: SectionData) -> None:
         self._kept[section] = data
@@ -209,7 +207,7 @@ class NsightTrace(Trace):
         """The NVTX events, read again if they were released."""
         if self._events is None:
             columns = self._named_ranges.events or read_events(self._database)
-            self._events = Events(self._database, columns, self.target.capture_end_ns)
+            self._events = Events(self._database, columns, self.capture_end_ns)
         return self._events
 
     def release(self) -> None:
@@ -258,12 +256,12 @@ class NsightTrace(Trace):
     @property
     def losses(self) -> Sequence[str]:
         """Nsight's warnings that events of CUDA were lost."""
-        warnings = self.target.diagnostics()
+        warnings = self.diagnostics()
         return tuple(text for text in warnings if _OF_CUDA.search(text))
 
     @cached_property
     def how_to_collect(self) -> HowToCollect:
-        if self.operations or not self.target.with_contexts:
+        if self.operations or not self.with_contexts:
             return HOW_TO_COLLECT
         return HowToCollect(
             HOW_TO_COLLECT.format_name, {**HOW_TO_COLLECT.texts, Part.GPU_OPERATIONS: _WHOLE}
@@ -272,7 +270,7 @@ class NsightTrace(Trace):
     @property
     def notes(self) -> Sequence[str]:
         gpu, ranges = self._gpu_operations, self._named_ranges
-        warnings = self.target.diagnostics()
+        warnings = self.diagnostics()
         notes = [*gpu.notes, *(f"Nsight Systems says: {warning}" for warning in warnings)]
         num_unknown = len({*gpu.signatures.name.tolist()} - self._names.keys())
         if num_unknown:
@@ -286,9 +284,7 @@ class NsightTrace(Trace):
                 " left the records out: export the .nsys-rep again with Nsight Systems 2026.1 or"
                 " later"
             )
-        pids = self.target.with_contexts - {
-            schema.pid_of_process(k.process) for k in self.operations
-        }
+        pids = self.with_contexts - {schema.pid_of_process(k.process) for k in self.operations}
         if pids:
             names = ", ".join(str(pid) for pid in sorted(pids))
             notes.append(
@@ -446,40 +442,18 @@ class NsightTrace(Trace):
         number, names = events.numbered_names(rows)
         return longest_names(number, events.columns.length_ns.at(rows), names, limit)
 
-    def gpu_name(self, key: RankKey) -> str | None:
-        return self.target.gpu_name(key)
-
-    def compute_capability(self, key: RankKey) -> tuple[int, int] | None:
-        return self.target.compute_capability(key)
-
-    def num_sms(self, key: RankKey) -> int | None:
-        return self.target.num_sms(key)
-
-    def gpu_id(self, key: RankKey) -> str | None:
-        return self.target.gpu_id(key)
-
     def global_rank(self, process: int) -> int | None:
         rank = self.labelled_rank(process)
         return self._mpi_rank(process) if rank is None else rank
 
     def _mpi_rank(self, process: int) -> int | None:
-        ranks = self.target.mpi_ranks(process)
+        ranks = self.mpi_ranks(process)
         ranks = ranks or nvtx.mpi_ranks(self._nvtx_thread_names).get(process, set())
         return next(iter(ranks)) if len(ranks) == 1 else None
-
-    def num_threads(self, process: int) -> int | None:
-        return self.target.num_threads(process)
 
     def empty_domain_notes(self) -> list[str]:
         silent = nvtx.silent_domains(self._nvtx_events, self._named_ranges.domains)
         return [nvtx.silence_note(name) for name in silent]
-
-    @property
-    def gpus(self) -> Sequence[str]:
-        return self.target.gpus
-
-    def program(self, process: int) -> str | None:
-        return self.target.program(process)
 
     @cached_property
     def mpi_processes(self) -> frozenset[int]:
@@ -493,12 +467,6 @@ class NsightTrace(Trace):
         ranks = {process: self._mpi_rank(process) for process in self.mpi_processes}
         known = {process: rank for process, rank in ranks.items() if rank is not None}
         return read_mpi_calls(self._database, known)
-
-    @cached_property
-    def session(self) -> Session:
-        return self.target.session(
-            first for operations in self.operations.values() for first in operations.starts_ns
-        )
 
     def contents(self) -> Sequence[Content]:
         return self._contents

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -29,30 +29,28 @@ _IN_PARTS = re.compile(r"\bMIG\b")  # a GPU's name, where it is a part of a boar
 _OF_NSIGHT = "[[]NSys*"  # its own threads `[NSys]` and `[NSys Comms]`
 
 
-class Target:
-    """Facts about the capture, each None or empty if unknown.
+class Capture(Trace):
+    """The facts about the machine and the programs in an export, each None or empty if unknown."""
 
-    Attributes:
-        metadata: of the export and the capture, by name.
-    """
+    _database: Database
 
-    def __init__(self, database: Database) -> None:
-        """Read the metadata of an export; the rest is read on first use."""
-        self._database = database
-        self.metadata: dict[str, str] = {
+    @cached_property
+    def metadata(self) -> dict[str, str]:
+        """The metadata of the export and the capture, by name."""
+        return {
             sys.intern(row["name"]): sys.intern(row["value"])  # reports of a run say the same
             for table in (*schema.EXPORT_METADATA, schema.CAPTURE_METADATA)
-            for row in database.rows(table, {"name": str, "value": str})
+            for row in self._database.rows(table, {"name": str, "value": str})
             if row["name"] is not None and row["value"] is not None
         }
 
-    def session(self, first_ns: Iterable[int]) -> Session:
-        """Place and time of the capture.
-
-        `first_ns`: starts of events, which distinguish times in UTC from times since the start.
-        """
+    @cached_property
+    def session(self) -> Session:
+        """The place and the time of the capture."""
         start = self._database.rows(schema.SESSION_START, {"utcTime": str})
         variables = (self.environment.get(variable) for variable in _HOST_VARIABLES)
+        # Events distinguish times in UTC from times since the start.
+        first_ns = (first for of_rank in self.operations.values() for first in of_rank.starts_ns)
         return Session(
             host=self._machine("Hostname") or next(filter(None, variables), None),
             start_text=start[0]["utcTime"] or None if start else None,
@@ -111,7 +109,7 @@ class Target:
         return {name: value.strip().strip('"') for name, _, value in pairs}
 
     @property
-    def gpus(self) -> list[str]:
+    def gpus(self) -> Sequence[str]:
         """Names of the machine's NVIDIA GPUs."""
         return list(self._boards.values())
 
