@@ -7,9 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from traceprof.progress import Progress
 from traceprof.trace.columns import Column, ColumnBuilder
 from traceprof.trace.kineto import operator_work
 from traceprof.trace.kineto.document import RECORD_AGAIN, KinetoDocument, without_events
-from traceprof.trace.kineto.events import AnyEvent, Arguments, EventDecoder, Events, Kind
+from traceprof.trace.kineto.events import AnyEvent, EventDecoder, Events, Kind
 from traceprof.trace.kineto.file import TraceFile
 from traceprof.trace.model.special_values import (
     MAX_EVENT_NS,
@@ -73,13 +72,6 @@ _THREAD_NAME, _PROCESS_NAME = "thread_name", "process_name"
 _WINDOW_END = "Record Window End"
 
 
-class Call(NamedTuple):
-    """An operator or annotation of communication."""
-
-    name: str  # its name
-    arguments: Arguments  # of the event
-
-
 class Numbers(dict[Any, int]):
     """Numbers for keys in order of first occurrence."""
 
@@ -100,139 +92,69 @@ class TextNumbers(Numbers):
         return super().__missing__(text) if short == text else self[short]
 
 
-@dataclass
 class Content:
-    """The content of a trace."""
+    """The content of a trace.
 
-    facts: Mapping[str, Any]  # of the trace, from the top of its document
-    is_cut: bool  # whether the document ends in the middle
-    num_events: Mapping[Kind, int]  # by kind
-    # columns by kind of event, in the order of the document, as long as they are needed
-    tables: dict[Kind, Mapping[str, Column]]
-    names: tuple[str, ...]  # of kernels, API calls, copies, annotations and overhead, by number
-    signatures: tuple[tuple[int, Any, Any], ...]  # name, grid and block of kernels, by number
-    # multiplications and additions of operators, NULL if shapes do not say them, and the bytes
-    # that they move and read at least, negative where shapes do not say it; by number
-    work: Int64
-    # operators that communicate, and annotations of communication, by number
-    calls: tuple[Call, ...]
-    first_ns: int  # the start of the first event
-    end_ns: int | None  # the end of the recording; None if unknown
-    thread_names: Mapping[int, str] = field(default_factory=dict)  # by thread
-    process_names: Mapping[int, str] = field(default_factory=dict)  # by process
-    num_unusable: int = 0  # the number of events that were left out
-    # events of accelerators that are not read, by category
-    num_unread: Mapping[str, int] = field(default_factory=dict)
-    num_repaired: int = 0  # the number of events with texts that were no JSON
+    Attributes:
+        facts: facts of the trace, from the top of its document.
+        is_cut: whether the document ends in the middle.
+        num_events: numbers of events by kind.
+        tables: columns by kind of event, in the order of the document, as long as they are needed.
+        names: names of kernels, API calls, copies, annotations and overhead, by number.
+        signatures: name, grid and block of kernels, by number.
+        work: int64[m, 3], multiplications and additions of operators, NULL if shapes do not say
+            them, and the bytes that they move and read at least, negative where shapes do not say
+            it; by number.
+        calls: operators that communicate, and annotations of communication, by number.
+        first_ns: the start of the first event.
+        end_ns: the end of the recording; None if unknown.
+        thread_names, process_names: by thread and process.
+        num_unusable: the number of events that were left out.
+        num_unread: numbers of events of accelerators that are not read, by category.
+        num_repaired: the number of events with texts that were no JSON.
+    """
+
+    def __init__(self, file: TraceFile, progress: Progress | None = None) -> None:
+        """Read a trace.
+
+        Raises:
+            TraceFileError: the file cannot be read.
+            TraceFormatError: it is damaged, or holds no complete event.
+        """
+        self._builders: dict[Kind, dict[str, ColumnBuilder]] = {}
+        self._names, self._signatures = TextNumbers(), Numbers()
+        self._work = Numbers({_UNKNOWN_WORK: 0})
+        self._starts_ns: list[int] = []
+        self._sum_ns = 0.0
+        self.calls: list[AnyEvent] = []
+        self.end_ns: int | None = None
+        self.thread_names: dict[int, str] = {}
+        self.process_names: dict[int, str] = {}
+        self.num_unusable = 0
+        self.num_unread = Counter[str]()
+        decoder = EventDecoder()
+        with _no_collection():
+            document = KinetoDocument(file, file.pieces(progress), decoder, self._add)
+        self.facts, self.is_cut = document.facts, document.is_cut
+        self.num_repaired = document.num_repaired
+        self.num_unusable += decoder.num_unusable
+        if not self._starts_ns:
+            raise without_events(file, is_cut=self.is_cut, unread=frozenset(self.num_unread))
+        if self._sum_ns >= MAX_SUM_NS:
+            raise file.damaged("its events take longer than any clock counts", RECORD_AGAIN)
+        self.first_ns = min(self._starts_ns)
+        self.tables: dict[Kind, Mapping[str, Column]] = {
+            kind: {name: column.finish() for name, column in table.items()}
+            for kind, table in self._builders.items()
+        }
+        self._builders.clear()
+        self.num_events = {kind: len(table[START]) for kind, table in self.tables.items()}
+        self.names, self.signatures = tuple(self._names), tuple(self._signatures)
+        self.work: Int64 = np.array([*self._work], np.int64)
 
     def take(self, kind: Kind) -> Mapping[str, Column]:
         """Return a table, empty if there is none, and keep it no longer."""
         return self.tables.pop(kind, {})
-
-
-def read_content(file: TraceFile, progress: Progress | None = None) -> Content:
-    """Read a trace.
-
-    Raises:
-        TraceFileError: the file cannot be read.
-        TraceFormatError: it is damaged, or holds no complete event.
-    """
-    tables = _Tables()
-    with _no_collection():
-        document = KinetoDocument(file, file.pieces(progress), tables)
-    return tables.finish(document, file)
-
-
-def only_process(content: Content, path: Path) -> int:
-    """Return the process of the trace: that of the host's events.
-
-    Raises TraceFormatError: there are several: the processes of GPU operations are unknown.
-    """
-    processes = {
-        process
-        for kind in (Kind.API_CALL, Kind.ANNOTATION, Kind.OPERATOR)
-        if kind in content.tables
-        for process in content.tables[kind][PROCESS].counted()[0].tolist()
-    }
-    if len(processes) > 1:
-        raise TraceFormatError(
-            f"cannot read {path}",
-            f"it holds the host's events of {len(processes)} processes, like traces that were"
-            " merged into one: the processes of GPU operations are unknown",
-            "give the traces that each process wrote, or their folder",
-        )
-    if not processes and Kind.HOST_OPERATOR in content.tables:
-        return int(content.tables[Kind.HOST_OPERATOR][PROCESS].first)
-    return processes.pop() if processes else max(content.process_names, default=0)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pause garbage collection: millions of objects come and go, none in a reference cycle."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-class _Tables:
-    def __init__(self) -> None:
-        self._decoder = EventDecoder()
-        self._tables: dict[Kind, dict[str, ColumnBuilder]] = {}
-        self._names, self._signatures = TextNumbers(), Numbers()
-        self._work = Numbers()
-        self._work[_UNKNOWN_WORK]
-        self._calls: list[Call] = []
-        self._first_ns: int | None = None
-        self._end_ns: int | None = None
-        self._thread_names: dict[int, str] = {}
-        self._process_names: dict[int, str] = {}
-        self._num_unusable = 0
-        self._sum_ns = 0.0
-        self._num_unread = Counter[str]()
-
-    def text(self, events: bytes) -> None:
-        """Add a JSON list of events."""
-        self._add(self._decoder.text(events))
-
-    def sources(self, events: list[bytes]) -> None:
-        """Add events one by one."""
-        self._add(self._decoder.sources(events))
-
-    def finish(self, document: KinetoDocument, file: TraceFile) -> Content:
-        """Return the content of all events.
-
-        Raises TraceFormatError: there is none, or their lengths are beyond any clock.
-        """
-        if self._first_ns is None:
-            unread = frozenset(self._num_unread)
-            raise without_events(file, is_cut=document.is_cut, unread=unread)
-        if self._sum_ns >= MAX_SUM_NS:
-            raise file.damaged("its events take longer than any clock counts", RECORD_AGAIN)
-        tables: dict[Kind, Mapping[str, Column]] = {
-            kind: {name: column.finish() for name, column in table.items()}
-            for kind, table in self._tables.items()
-        }
-        return Content(
-            facts=document.facts,
-            is_cut=document.is_cut,
-            num_events={kind: len(table[START]) for kind, table in tables.items()},
-            tables=tables,
-            names=tuple(self._names),
-            signatures=tuple(self._signatures),
-            work=np.array([*self._work], np.int64),
-            calls=tuple(self._calls),
-            first_ns=self._first_ns,
-            end_ns=self._end_ns,
-            thread_names=self._thread_names,
-            process_names=self._process_names,
-            num_unusable=self._num_unusable + self._decoder.num_unusable,
-            num_unread=dict(self._num_unread),
-            num_repaired=document.num_repaired,
-        )
 
     def _add(self, by_kind: Mapping[Kind, Events]) -> None:
         for kind, events in by_kind.items():
@@ -241,9 +163,9 @@ class _Tables:
             if kind == Kind.OTHER:
                 self._note(events)
             elif kind == Kind.SPAN:
-                self._count_from(events.start_ns[events.start_ns != NULL])
+                self._starts_ns += events.start_ns[events.start_ns != NULL].tolist()
             elif kind == Kind.UNREAD:
-                self._num_unread.update(events.values("cat"))
+                self.num_unread.update(events.values("cat"))
             elif kind != Kind.MARK:
                 self._add_rows(kind, events)
 
@@ -287,7 +209,7 @@ class _Tables:
         is_usable = np.logical_and.reduce([*needed, is_complete, is_time])
         if not is_usable.all():
             if kind != Kind.OPERATOR:  # which is also among all operators
-                self._num_unusable += int((is_complete & ~is_usable).sum())
+                self.num_unusable += int((is_complete & ~is_usable).sum())
             events = events.chosen(is_usable)
             columns = {name: values[is_usable] for name, values in columns.items()}
             if len(events) == 0:
@@ -302,11 +224,11 @@ class _Tables:
         else:
             columns[NAME] = self._names.of(names, len(events))
         if kind not in _NOT_FIRST:
-            self._count_from(columns[START])
+            self._starts_ns.append(int(columns[START].min()))
         self._append(kind, columns | self._more_columns(kind, events))
 
     def _append(self, kind: Kind, columns: Mapping[str, Int64]) -> None:
-        table = self._tables.setdefault(kind, {name: ColumnBuilder() for name in columns})
+        table = self._builders.setdefault(kind, {name: ColumnBuilder() for name in columns})
         for name, column in table.items():
             column.append(columns[name])
 
@@ -326,24 +248,54 @@ class _Tables:
         number = np.full(len(events), UNKNOWN, np.int64)
         for row, event in enumerate(events.rows):
             if kind == Kind.OPERATOR or ANNOTATION.match(event.name):
-                number[row] = len(self._calls)
-                self._calls.append(Call(event.name, event.args))
+                number[row] = len(self.calls)
+                self.calls.append(event)
         return number
 
     def _note(self, events: Events) -> None:
         """Read names of threads and processes, and the end of the recording."""
         for row, start in zip(events.rows, events.start_ns.tolist(), strict=True):
             if row.name == _WINDOW_END and start != NULL:
-                self._end_ns = start
+                self.end_ns = start
             elif row.name == _THREAD_NAME and row.args.name and isinstance(row.tid, int):
-                self._thread_names.setdefault(row.tid, clipped(row.args.name))
+                self.thread_names.setdefault(row.tid, clipped(row.args.name))
             elif row.name == _PROCESS_NAME and row.args.name and isinstance(row.pid, int):
-                self._process_names.setdefault(row.pid, clipped(row.args.name))
+                self.process_names.setdefault(row.pid, clipped(row.args.name))
 
-    def _count_from(self, start_ns: Int64) -> None:
-        if len(start_ns):
-            first = int(start_ns.min())
-            self._first_ns = first if self._first_ns is None else min(first, self._first_ns)
+
+def only_process(content: Content, path: Path) -> int:
+    """Return the process of the trace: that of the host's events.
+
+    Raises TraceFormatError: there are several: the processes of GPU operations are unknown.
+    """
+    processes = {
+        process
+        for kind in (Kind.API_CALL, Kind.ANNOTATION, Kind.OPERATOR)
+        if kind in content.tables
+        for process in content.tables[kind][PROCESS].counted()[0].tolist()
+    }
+    if len(processes) > 1:
+        raise TraceFormatError(
+            f"cannot read {path}",
+            f"it holds the host's events of {len(processes)} processes, like traces that were"
+            " merged into one: the processes of GPU operations are unknown",
+            "give the traces that each process wrote, or their folder",
+        )
+    if not processes and Kind.HOST_OPERATOR in content.tables:
+        return int(content.tables[Kind.HOST_OPERATOR][PROCESS].first)
+    return processes.pop() if processes else max(content.process_names, default=0)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Pause garbage collection: millions of objects come and go, none in a reference cycle."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _of_bare_events(columns: Mapping[str, Int64], events: Events) -> dict[str, Int64]:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
 from traceprof.errors import TraceFormatError
+from traceprof.trace.kineto.events import EventDecoder, Events, Kind
 from traceprof.trace.kineto.file import COPY_AGAIN, TraceFile
 
 EVENTS = "traceEvents"
@@ -39,21 +40,6 @@ _WORD_LENGTH = len("-Infinity")
 _LENIENT = json.JSONDecoder(strict=False)
 
 
-class Take(Protocol):
-    """A consumer of events."""
-
-    def text(self, events: bytes) -> None:
-        """Take a JSON list of events.
-
-        Raises:
-            msgspec.DecodeError: no such list; nothing is taken.
-            UnicodeDecodeError: not UTF-8; nothing is taken.
-        """
-
-    def sources(self, events: list[bytes]) -> None:
-        """Take events one by one, each a text that Python's `json` reads as an object."""
-
-
 class KinetoDocument:
     """A document without its events.
 
@@ -63,13 +49,22 @@ class KinetoDocument:
         num_repaired: the number of events with texts that were no JSON.
     """
 
-    def __init__(self, file: TraceFile, pieces: Iterator[bytes], take: Take) -> None:
-        """Read a document. Raises TraceFormatError: no JSON, or no object or list of objects."""
+    def __init__(
+        self,
+        file: TraceFile,
+        pieces: Iterator[bytes],
+        decoder: EventDecoder,
+        add: Callable[[Mapping[Kind, Events]], None],
+    ) -> None:
+        """Read a document, `add` its events.
+
+        Raises TraceFormatError: no JSON, or no object or list of objects.
+        """
         self.facts: dict[str, Any] = {}
         self.is_cut = False
         self.num_repaired = 0
         self._num_escaped = 0  # texts of other members with escaped backslashes
-        self._file, self._pieces, self._take = file, pieces, take
+        self._file, self._pieces, self._decoder, self._add = file, pieces, decoder, add
         self._buffer = b""
         self._offset = 0  # of the buffer in the content
         self._is_read = False  # whether all pieces are in the buffer
@@ -139,9 +134,10 @@ class KinetoDocument:
             if follows is None:
                 continue
             try:
-                self._take.text(b"[%b]" % self._buffer[: stop + 1])
+                events = self._decoder.text(b"[%b]" % self._buffer[: stop + 1])
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 return False
+            self._add(events)
             self._drop(follows.end() - 1)
             return True
         return False
@@ -169,7 +165,7 @@ class KinetoDocument:
             events.append(event)
             is_over = text[follows : follows + 1] == "]"
             place = follows + 1
-        self._take.sources(events)
+        self._add(self._decoder.sources(events))
         self._drop(min(place, len(text)))
         return is_over
 

@@ -20,8 +20,8 @@ from traceprof.intervals import NO_NUMBERS, Int64
 from traceprof.trace.columns import Column, pack, pack_ahead
 from traceprof.trace.grouping import distinct_values, groups, is_in, numbered
 from traceprof.trace.kineto import content as table
-from traceprof.trace.kineto.content import Call, Content
-from traceprof.trace.kineto.events import Arguments, Kind
+from traceprof.trace.kineto.content import Content
+from traceprof.trace.kineto.events import AnyEvent, Arguments, Kind
 from traceprof.trace.kineto.operator_work import ITEM_BYTES
 from traceprof.trace.model.communication_calls import BARRIER, Fields, operation_of, read_call
 from traceprof.trace.model.host import (
@@ -377,21 +377,21 @@ def read_calls(content: Content, ranges: Sequence[CallRange]) -> list[CallRange]
     """
     operators = call_rows(content, Kind.OPERATOR)
     named = [
-        (start, end, thread, operation, _fields(arguments, operation))
-        for start, end, thread, (_, arguments) in operators
-        if (operation := operation_named(arguments.collective or "")) is not None
+        (start, end, thread, operation, _fields(event.args, operation))
+        for start, end, thread, event in operators
+        if (operation := operation_named(event.args.collective or "")) is not None
     ]
     calls = [CallRange(*call) for call in named]
-    unnamed = [row for row in operators if row.call.arguments.collective is None]
+    unnamed = [row for row in operators if row[3].args.collective is None]
     around = {thread: _Spans(thread, unnamed) for thread in {row[2] for row in unnamed}}
     inside = {thread: _Spans(thread, named) for thread in {row[2] for row in named}}
-    for start, end, thread, annotation in call_rows(content, Kind.ANNOTATION):
-        match = table.ANNOTATION.fullmatch(annotation.name)
+    for start, end, thread, event in call_rows(content, Kind.ANNOTATION):
+        match = table.ANNOTATION.fullmatch(event.name)
         operation = match and operation_named(match[1])
         if not operation or (thread in inside and inside[thread].around(start, end)):
             continue
         span = (around[thread].around(start, end) if thread in around else None) or (start, end)
-        fields = Fields(bytes=bytes_of_shapes(annotation.arguments, operation))
+        fields = Fields(bytes=bytes_of_shapes(event.args, operation))
         calls.append(CallRange(*span, thread, operation, fields))
     sized = [(call.start, call.end, call.thread) for call in ranges if call.fields.bytes >= 0]
     of_labels = {thread: _Spans(thread, sized) for *_, thread in sized}
@@ -425,17 +425,8 @@ class _Spans:
         return int(self._start[place]), int(self._end[place])
 
 
-class CallRow(NamedTuple):
-    """An operator or annotation of communication, with its times in ns."""
-
-    start: int
-    end: int
-    thread: int
-    call: Call
-
-
-def call_rows(content: Content, kind: Kind) -> list[CallRow]:
-    """Operators or annotations of communication, unordered."""
+def call_rows(content: Content, kind: Kind) -> list[tuple[int, int, int, AnyEvent]]:
+    """Start, end, thread and event of operators or annotations of communication, unordered."""
     columns = content.tables.get(kind)
     if columns is None:
         return []
@@ -446,10 +437,8 @@ def call_rows(content: Content, kind: Kind) -> list[CallRow]:
     if table.IS_OPEN in columns:
         end[columns[table.IS_OPEN].at(chosen) > 0] = OPEN_END
     thread = columns[table.THREAD].at(chosen)
-    rows = zip(*(column.tolist() for column in (start, end, thread, facts[chosen])), strict=True)
-    return [
-        CallRow(begin, stop, caller, content.calls[number]) for begin, stop, caller, number in rows
-    ]
+    events = [content.calls[number] for number in facts[chosen].tolist()]
+    return [*zip(start.tolist(), end.tolist(), thread.tolist(), events, strict=True)]
 
 
 def _fields(arguments: Arguments, operation: str) -> Fields:

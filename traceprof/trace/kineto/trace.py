@@ -18,7 +18,7 @@ from traceprof.progress import Progress
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.kineto import records
-from traceprof.trace.kineto.content import only_process, read_content
+from traceprof.trace.kineto.content import Content, only_process
 from traceprof.trace.kineto.events import Kind
 from traceprof.trace.kineto.file import TraceFile
 from traceprof.trace.model.communication_calls import NO_CALLS, NO_PROCESS_CALLS, ProcessCalls
@@ -156,7 +156,7 @@ class KinetoTrace(Trace):
         self.path = path
         self._file = TraceFile(path)
         try:
-            self._content = read_content(self._file, progress)
+            self._content = Content(self._file, progress)
             self._process = only_process(self._content, path)
         except BaseException:
             self.close()
