@@ -23,7 +23,6 @@ from traceprof.analyses.collectives import CollectivesResult
 from traceprof.communication.messages import best_time_and_latency
 from traceprof.findings import Severity
 from traceprof.run.opening import Window
-from traceprof.units import size_text
 
 SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL()"
 US = 1_000
@@ -237,11 +236,6 @@ def test_calls_without_payloads_need_another_export_only(traces: Path) -> None:
         missing = only_gap(collectives.findings(found))
         assert "--include-blobs=true" in missing.how_to_collect
         assert found.num_with_call == 32
-
-
-def test_sizes_are_written_in_decimal_units() -> None:
-    texts = [size_text(size) for size in (None, 8, 4096, 67_108_864, 3 * 10**9)]
-    assert texts == ["0 B", "8 B", "4.1 kB", "67.1 MB", "3 GB"]
 
 
 def test_bus_bandwidth_against_the_peak_of_the_machine() -> None:

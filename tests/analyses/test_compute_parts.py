@@ -8,7 +8,7 @@ import pytest
 from tests.reference.compute import Kind, compute_of, parts
 from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
-from tests.support.selection import long_after, rows_long_after
+from tests.support.selection import long_after
 from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses import compute_parts
 from traceprof.analyses.compute_parts import ComputeParts
@@ -132,19 +132,3 @@ def test_samples_agree_with_the_reference(sample: Path) -> None:
 
 def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
     assert_agreement(real_trace)
-
-
-@pytest.mark.parametrize(
-    ("most_bytes", "least_ranks"), rows_long_after(1, [(60_000, 5), (10**8, 10)])
-)
-def test_real_profiles_add_up(traces: Path, most_bytes: int, least_ranks: int) -> None:
-    num_ranks = 0
-    paths = sorted((traces / "kineto").rglob("*.gz"))
-    for path in (path for path in paths if path.stat().st_size < most_bytes):
-        with ranks_of(path) as ranks:
-            for rank in ranks:
-                launched = launched_kernels.run(rank, rank.window)
-                measured = compute_parts.run(rank, rank.window, launched)
-                assert measured.total_ns == rank.compute.measure_ns
-                num_ranks += measured.total_ns > 0
-    assert num_ranks > least_ranks

@@ -19,7 +19,7 @@ from traceprof.analyses import exposed_communication
 from traceprof.analyses.exposed_communication import ExposedCommunicationResult
 from traceprof.analyses.exposed_communication.reasons import CLOCKS, UNMATCHED
 from traceprof.analysis import Analysis, Options, analyze
-from traceprof.communication.exposure import Reason, _Highest
+from traceprof.communication.exposure import Reason
 from traceprof.findings import Finding
 from traceprof.ranks.waits import RankWaits
 from traceprof.run.opening import Window
@@ -239,15 +239,6 @@ def test_clocks_that_disagree_leave_all_unknown(tmp_path: Path, what: str) -> No
     assert "clocks of GPU and host disagree" in found.advice[0]
 
 
-def test_the_highest_of_each_slice_is_found() -> None:
-    for num in range(1, 40):
-        values = np.random.default_rng(num).permutation(num)
-        first, stop = np.triu_indices(num + 1, 1)
-        expected = [values[low:high].max() for low, high in zip(first, stop, strict=True)]
-        assert _Highest(values).between(first, stop).tolist() == expected
-        assert (_Highest(values).between(stop, first) < 0).all()
-
-
 def two_ranks(builder: TraceBuilder, pid: int, start: int) -> TraceBuilder:
     for index in range(3):
         at = index * 100 * MS
@@ -291,18 +282,6 @@ def test_a_slow_link_is_not_said_of_waits(tmp_path: Path, first: int, is_said: b
     assert found.metrics["peak_gb_per_s"] == 300
     assert ("; AllReduce moves 1.05 GB/s, 0.3 % of its link's 300 GB/s" in found.title) == is_said
     assert any("slower than its link" in line for line in found.advice) == is_said
-
-
-def test_several_reports_count_as_one(tmp_path: Path) -> None:
-    paths = [
-        two_ranks(TraceBuilder(), pid, start).write(tmp_path / f"{pid}.sqlite")
-        for pid, start in ((100, 10 * MS), (200, 40 * MS))
-    ]
-    together = two_ranks(two_ranks(TraceBuilder(), 100, 10 * MS), 200, 40 * MS)
-    expected = finding(together.write(tmp_path / "both.sqlite"))
-    assert reasons(finding(*paths)) == reasons(expected) == {
-        "waiting": 90 * MS, "late_input": 50 * MS, "transfer": 10 * MS,
-    }  # fmt: skip
 
 
 def test_ranks_that_are_missing_make_waiting_unknown(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from tests.reference.spans import Span
 from tests.support.builders import ALL_REDUCE, How, TraceBuilder
 from tests.support.claims import answer, results_of
 from tests.support.selection import few_and_many, for_examples
-from tests.support.traces import GPU_SAMPLES, SAMPLE, ranks_of
-from traceprof import intervals
+from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses import breakdown, exposed_copy, pageable_copy
 from traceprof.analyses.breakdown import surroundings
 from traceprof.analyses.exposed_copy import ExposedCopyResult
@@ -27,7 +26,6 @@ from traceprof.analyses.verdict.three_lines import short_action
 from traceprof.analysis import Options, RunResult, analyze_reports
 from traceprof.findings import Finding, Severity
 from traceprof.reports import json as json_report
-from traceprof.run.concurrency import KINDS, concurrency
 from traceprof.run.opening import Rank, Window
 
 CUTS = ((0.31, 0.77), (-0.1, 0.5), (0.6, 1.2))
@@ -77,15 +75,6 @@ def assert_agreement(path: Path) -> list[ExposedCopy]:
 
 def test_agreement_on_real_traces(real_trace: Path) -> None:
     assert_agreement(real_trace)
-
-
-def test_overlapped_communication_is_that_of_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    with ranks_of(SAMPLE) as (rank, *_):
-        row = concurrency(rank, rank.window)[KINDS.index("communication")]
-        assert row.compute_ns == rank.overlapped.measure_ns > 0
-        monkeypatch.setattr(Rank, "overlapped", intervals.empty())
-        row = concurrency(rank, rank.window)[KINDS.index("communication")]
-        assert row.compute_ns == 0
 
 
 @pytest.mark.parametrize("sample", GPU_SAMPLES, ids=[path.stem for path in GPU_SAMPLES])

@@ -57,38 +57,6 @@ def test_a_block_for_all(tmp_path: Path) -> None:
     assert finding.saving.high_ns == pytest.approx(60 * US, rel=0.02)
 
 
-def test_the_blocks_of_all_that_run_at_once(tmp_path: Path) -> None:
-    # of 40 SMs:  20 blocks | 20 + 15 | 20 + 15 + 5 | 10 alone
-    builder = on().kernel(0, 60 * US, "a", grid=(2, 10, 1))
-    builder.kernel(20 * US, 60 * US, "b", grid=(15, 1, 1), stream=8)
-    builder.kernel(40 * US, 60 * US, "c", grid=(1, 1, 5), stream=9)
-    builder.kernel(60 * US, 80 * US, "d", grid=(10, 1, 1))
-    (result,) = judged(builder.write(tmp_path))
-    assert result.metrics.kernel_ns == (20 + 20 + 20) * US
-    assert result.unused_ns == (20 * 20 + 20 * 5 + 20 * 30) * US // T4
-
-
-def test_time_in_which_others_fill_the_gpu_does_not_count(tmp_path: Path) -> None:
-    builder = (
-        on().kernel(0, 100 * US, "few").kernel(20 * US, 90 * US, "many", grid=(99, 1, 1), stream=8)
-    )
-    (result,) = judged(builder.write(tmp_path))
-    assert result.metrics.kernel_ns == 30 * US
-    graph = on().kernel(0, 100 * US, "few").graph(20 * US, 90 * US, stream=8)
-    (result,) = judged(graph.write(tmp_path / "graph"))
-    assert result.metrics.kernel_ns == 30 * US
-
-
-def test_short_kernels_and_communication_do_not_count(tmp_path: Path) -> None:
-    builder = on()
-    for number in range(20):
-        builder.kernel(number * 20 * US, number * 20 * US + 9_999, "short")
-    nccl = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-    builder.kernel(500 * US, 900 * US, nccl, grid=(2, 1, 1))
-    (result,) = judged(builder.write(tmp_path))
-    assert (result.metrics.num_kernels, few_blocks.findings(result)) == (0, [])
-
-
 def test_only_the_part_in_the_window_counts(tmp_path: Path) -> None:
     builder = on().kernel(0, 100 * US).kernel(100 * US, 300 * US, grid=(400, 1, 1))
     (result,) = judged(builder.write(tmp_path), Window(80 * US, 280 * US))
@@ -108,16 +76,6 @@ def test_a_known_board_has_a_known_number(tmp_path: Path) -> None:
     builder = on("NVIDIA A100-SXM4-40GB", num_sms=None).kernel(0, 100 * US, grid=(54, 1, 1))
     finding = one(judged(builder.write(tmp_path))[0])
     assert (finding.metrics["num_sms"], finding.impact_fraction) == (108, 0.5)
-
-
-@pytest.mark.parametrize(("blocks", "num"), [(T4 // 2, 1), (T4 // 2 + 1, 0)])
-def test_kernels_for_over_half_of_the_gpu_do_not_count(
-    blocks: int, num: int, tmp_path: Path
-) -> None:
-    builder = on().kernel(0, 100 * US, grid=(blocks, 1, 1))
-    (result,) = judged(builder.write(tmp_path))
-    assert result.metrics.num_kernels == num
-    assert len(few_blocks.findings(result)) == num
 
 
 def test_a_part_of_a_board_has_another_number(tmp_path: Path) -> None:

@@ -87,29 +87,6 @@ def test_evidence_begins_with_the_cause_that_the_title_names(tmp_path: Path) -> 
     assert others[-1].startswith("queued")
 
 
-@pytest.mark.parametrize("cause", ["launch", "sync", "data", "allocation", "waiting", "host code"])
-def test_advice_for_a_program_that_is_not_pytorch(cause: str, tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 100 * US, "jacobi", launch=(0, US))
-    start = 10 * MS
-    builder.kernel(start, start + MS, "jacobi", launch=(start - US, start))
-    if cause == "launch":
-        builder.api("cudaEventRecord", 90 * US, start - 2 * US)
-    elif cause == "sync":
-        builder.api("cudaDeviceSynchronize", 50 * US, start - 2 * US)
-    elif cause == "data":
-        builder.nvtx("load_batch", 0, start)
-    elif cause == "allocation":
-        builder.api("cudaMalloc", 90 * US, start - 2 * US)
-    else:
-        is_in = cause == "host code"
-        builder.raw("SCHED_EVENTS", start=0, cpu=0, isSchedIn=int(is_in), globalTid=global_tid())
-    finding = one(judged(tmp_path, builder))
-    advice = " ".join(finding.advice)
-    assert finding.advice
-    for word in ("torch", "PyTorch", "DataLoader", ".item()", "instrument"):
-        assert word not in advice
-
-
 @pytest.mark.parametrize(("num_gaps", "first"), [(1, "Look at what"), (3, "The host works on")])
 def test_code_of_the_host_that_ran_once(num_gaps: int, first: str, tmp_path: Path) -> None:
     """Kernels of 100 µs, and gaps of 20 ms in which the launching thread runs."""
@@ -468,15 +445,6 @@ def test_a_busy_gpu_is_silent(tmp_path: Path) -> None:
     assert gpu_idle.findings(judged(tmp_path, builder)) == []
     (tmp_path / "t.sqlite").unlink()
     assert gpu_idle.findings(judged(tmp_path, TraceBuilder().kernel(5, 5))) == []
-
-
-def test_the_mean_step(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    for step, idle in enumerate((10, 40, 20)):
-        builder.nvtx(f"step {step}", 1000 * step, 1000 * step + 999)
-        builder.kernel(1000 * step, 1000 * step + 1000 - idle)
-    builder.nvtx("step 3", 3000, 3999).kernel(3000, 4000)
-    assert judged(tmp_path, builder).metrics.per_step_ns == 23
 
 
 @pytest.mark.parametrize(

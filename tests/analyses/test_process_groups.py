@@ -1,7 +1,6 @@
 """What ranks without a GPU communicate, DDP's buckets, and what many groups at once cost."""
 
 import json
-import random
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -211,19 +210,6 @@ def test_groups_at_once(rows: list[tuple[int, int, int]], expected: list[int]) -
     assert groups_at_once(machine(rows)).tolist() == expected
 
 
-def test_groups_at_once_by_counting_nanoseconds() -> None:
-    random.seed(3)
-    rows = [
-        (start, start + random.randrange(1, 30), random.randrange(5))
-        for start in (random.randrange(300) for _ in range(120))
-    ]
-    expected = []
-    for start, end, _ in rows:
-        seen = [len({g for a, b, g in rows if a <= t < b}) for t in range(start, end)]
-        expected.append(round(sum(seen) / len(seen)))
-    assert groups_at_once(machine(rows)).tolist() == expected
-
-
 def pairs(
     builder: TraceBuilder, num_groups: int, took: int, *, start: int = 0, count: int = 100,
     size: int = 400, pid: int = 10, first_rank: int = 0,
@@ -274,19 +260,6 @@ def test_phases_with_more_and_more_groups(tmp_path: Path) -> None:
     assert "2.5 times as long as with 1 (6 processes with 18 threads on 2 cores)" in finding.title
     assert finding.evidence[0].label == "AllReduce of 400 B on group 2, 3 groups at once"
     assert finding.evidence[0].start_ns >= (20 + 30) * MS
-
-
-def test_what_each_rank_lost_over_all_phases(tmp_path: Path) -> None:
-    analysis = analyze(phases(TraceBuilder(), 200_000, 300_000, 500_000).write(tmp_path))
-    (host,) = process_group_scaling.run(analysis.result.measured)
-    analysis.close()
-    # A third of 30 ms and three fifths of 50 ms, for those that were there.
-    assert {loss.rank: loss.impact_ns // MS for loss in host.losses} == {
-        0: 40, 1: 40, 2: 40, 3: 40, 4: 30, 5: 30,
-    }  # fmt: skip
-    assert [tuple(level) for level in host.levels[0]] == [
-        (1, 200, 200_000), (2, 400, 300_000), (3, 600, 500_000),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("are_utc", long_after(1, [True, False]))

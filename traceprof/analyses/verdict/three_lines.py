@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
 from msgspec import Struct
@@ -157,7 +156,7 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
     if (of_steps := _rare(headline, analysis) or _longer(headline, analysis)) is not None:
         return of_steps
     if not causes or causes[0].severity is Severity.INFO:
-        trust = _trust(analysis, headline, causes[0] if causes else None, _MAX_TRUST)
+        trust = _trust(_doubts(analysis, headline, causes[0] if causes else None), _MAX_TRUST)
         idle = _share_of_mean(headline.breakdown, "idle_ns")
         if not headline.breakdown.has_gpu and idle >= _MIN_IDLE:
             record = analysis.run.how_to_collect(Part.GPU_OPERATIONS)
@@ -173,28 +172,29 @@ def three_lines(analysis: RunResult) -> ThreeLines | None:
         gain, more = _gain(causes[0], analysis, headline)
     else:
         problem, gain, more = _of_phase(*inside, name_of_phase(causes[0]))
-    action = partial(short_action, causes[0] if inside is None else inside[1])
-    return _fitted(problem, action, gain, partial(_trust, analysis, headline, causes[0]), more)
+    action = _first_action(causes[0] if inside is None else inside[1])
+    return _fitted(problem, action, gain, _doubts(analysis, headline, causes[0]), more)
 
 
 def _fitted(
     problem: str,
-    action: Callable[[int], str | None],
+    action: str | None,
     gain: str | None,
-    trust: Callable[[int], str | None],
+    doubts: Iterable[str],
     more: str | None = None,
 ) -> ThreeLines:
     """Return a verdict of at most `MAX_WORDS` words: problem and gain are said as they are.
 
-    `action`, `trust`: these in so many words. `more`: what to add to the gain if there is room.
+    `more`: what to add to the gain if there is room.
     """
     left = MAX_WORDS - len(f"{problem} Do: Gain: {gain or ''}".split())
-    doubts = trust(left - _MIN_ACTION - 1)
-    left -= len(f"Trust: {doubts}".split()) if doubts else 0
+    trust = _trust(doubts, left - _MIN_ACTION - 1)
+    left -= len(f"Trust: {trust}".split()) if trust else 0
+    if action is None:
+        return ThreeLines(problem, None, None, trust)
     if more and left >= len(more.split()) + _MIN_ACTION:
         gain, left = f"{gain}; {more}", left - len(more.split())
-    advice = action(min(left, _MAX_ACTION))
-    return ThreeLines(problem, advice, None if advice is None else gain, doubts)
+    return ThreeLines(problem, _within(action, min(left, _MAX_ACTION)), gain, trust)
 
 
 def _rare(headline: Headline, analysis: RunResult) -> ThreeLines | None:
@@ -231,8 +231,8 @@ def _rare(headline: Headline, analysis: RunResult) -> ThreeLines | None:
         f" of the {training}: {cause_text(cause, label)}."
     )
     gain = f"at most {duration(extra_ns)} of {duration(judged_ns)} ({part})"
-    action = partial(_within, _RARE_ACTIONS.get(cause, look))
-    return _fitted(problem, action, gain, partial(_trust, analysis, headline, None))
+    action = _RARE_ACTIONS.get(cause, look)
+    return _fitted(problem, action, gain, _doubts(analysis, headline, None))
 
 
 def _longer(headline: Headline, analysis: RunResult) -> ThreeLines | None:
@@ -260,9 +260,7 @@ def _longer(headline: Headline, analysis: RunResult) -> ThreeLines | None:
     action = f"{clock}: compare {look}" if is_slower else f"Compare {look}"
     gain = f"at most {duration(beyond_ns)} of {duration(step_ns)} {unit.one}"
     gain += f" ({percent(beyond_ns / step_ns)})"
-    return _fitted(
-        problem, partial(_within, action), gain, partial(_trust, analysis, headline, None)
-    )
+    return _fitted(problem, action, gain, _doubts(analysis, headline, None))
 
 
 _RARE_ACTIONS = {"checkpoint": SAVE_BESIDE, "evaluation": EVALUATE_ELSEWHERE, "collection": COLLECT}
@@ -514,7 +512,13 @@ def _place(finding: Finding) -> str:
     return f" ({_within(name, _MAX_PLACE_WORDS)})" if name else ""
 
 
-def short_action(finding: Finding, max_words: int = _MAX_ACTION) -> str | None:
+def short_action(finding: Finding) -> str | None:
+    """Return the first advice that is an action, in few words; None if none is due."""
+    action = _first_action(finding)
+    return action and _within(action, _MAX_ACTION)
+
+
+def _first_action(finding: Finding) -> str | None:
     """Return the first advice that is an action, without what explains it; None if none is due."""
     for advice in map(one_line, finding.advice):
         text = _COUNTED.sub("", advice)
@@ -522,8 +526,7 @@ def short_action(finding: Finding, max_words: int = _MAX_ACTION) -> str | None:
             return None
         if not text.startswith(_NO_ACTION):
             word, _, rest = text.partition(" ")
-            text = f"{word.capitalize()} {rest}" if word.isalpha() and word.islower() else text
-            return _within(text, max_words)
+            return f"{word.capitalize()} {rest}" if word.isalpha() and word.islower() else text
     return None
 
 
@@ -579,11 +582,9 @@ def _gain(
     ), None
 
 
-def _trust(
-    analysis: RunResult, headline: Headline, first: Finding | None, max_words: int
-) -> str | None:
+def _trust(doubts: Iterable[str], max_words: int) -> str | None:
     said: list[str] = []
-    for reason in _doubts(analysis, headline, first):
+    for reason in doubts:
         if len(" ".join([*said, reason]).split()) > min(max_words, _MAX_TRUST):
             break
         said.append(reason)
