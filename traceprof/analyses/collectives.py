@@ -8,7 +8,7 @@ are there to be compared, `refined` puts the rates of the transfers in their pla
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec import Struct, structs
@@ -229,20 +229,11 @@ def with_transfer(
     if transfer is None:
         return use
     is_known = transfer.algbw_gb_per_s is not None
-    return structs.replace(
-        use,
-        algbw_gb_per_s=transfer.algbw_gb_per_s if is_known else use.algbw_gb_per_s,
-        busbw_gb_per_s=transfer.busbw_gb_per_s if is_known else use.busbw_gb_per_s,
-        peak_gb_per_s=None if transfer.scope is None else peaks_gb_per_s.get(transfer.scope),
-        is_lower_bound=not is_known,
-        num_matched=transfer.num_matched,
-        wait_ns=transfer.wait_ns,
-        transfer_ns=transfer.transfer_ns,
-        latency_ns=transfer.latency_ns,
-        latency_uncertainty_ns=transfer.latency_uncertainty_ns,
-        rate_gb_per_s=transfer.rate_gb_per_s,
-        scope=transfer.scope,
-    )
+    facts: dict[str, Any] = structs.asdict(transfer)
+    if not is_known:
+        facts |= {"algbw_gb_per_s": use.algbw_gb_per_s, "busbw_gb_per_s": use.busbw_gb_per_s}
+    peak = None if transfer.scope is None else peaks_gb_per_s.get(transfer.scope)
+    return structs.replace(use, peak_gb_per_s=peak, is_lower_bound=not is_known, **facts)
 
 
 def findings(result: CollectivesResult) -> list[f.Finding | f.NotApplicable]:

@@ -64,18 +64,15 @@ _SHOWS = {
 }
 
 
-class LostTime(Record, frozen=True):
-    """Time lost to the stalls of a run, by the index of the rank."""
-
-    others_ns: Int64  # how long others waited for each rank because it had stalled, at their median
-    # when each rank waited for others that had stalled, in the time of its report
-    waited: tuple[Intervals, ...]
-
-
-def lost_time(
+def _lost_time(
     stalls: Mapping[int, RankStalls], waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]
-) -> LostTime:
-    """Return the time that the ranks of a run lost in waits for stalled ranks."""
+) -> tuple[list[int], tuple[Intervals, ...]]:
+    """Return the time that the ranks of a run lost in waits for stalled ranks, by index.
+
+    Returns:
+        How long others waited for each rank because it had stalled, at their median; and when each
+        rank waited for others that had stalled, in the time of its report.
+    """
     spans: list[list[tuple[Int64, Int64]]] = [[] for _ in arrivals]
     waited: list[list[tuple[Int64, Int64]]] = [[] for _ in arrivals]
     for group in waits:
@@ -91,8 +88,7 @@ def lost_time(
             rows = np.flatnonzero((group.last == column) & (by_last > 0))
             start = members[column].start_ns[group.group.place[rows, column]]
             spans[member].append((start - by_last[rows], start))
-    others_ns = [held_up.measure_ns for held_up in _unions(spans)]
-    return LostTime(np.array(others_ns, np.int64), _unions(waited))
+    return [held_up.measure_ns for held_up in _unions(spans)], _unions(waited)
 
 
 def _cost(
@@ -224,7 +220,7 @@ def run(measured: MeasuredRun) -> HostStallResult:
         return HostStallResult((), 0, None, unknown)
     ranks = measured.ranks
     arrivals = [packed.unpacked for packed in measured.arrivals]
-    lost = lost_time(known, ranks.waits, arrivals)
+    waited_for_ns, waited = _lost_time(known, ranks.waits, arrivals)
     member_of = {rank: member for member, rank in enumerate(ranks.ranks)}
     stalled = []
     for number, of_rank in known.items():
@@ -236,17 +232,17 @@ def run(measured: MeasuredRun) -> HostStallResult:
         is_unknown = ranks.are_waits_unknown(member) or (
             len(arrivals[member]) > 0 and not is_matched
         )
-        others_ns = None if is_unknown else int(lost.others_ns[member])
+        others_ns = None if is_unknown else waited_for_ns[member]
         num_ranks = ranks.machines.count(machine)
         reason = _held_up_by(of_rank, num_ranks)
         stalled.append(StalledRank(of_rank, others_ns, reason, machine, num_ranks))
     most = max(
-        min(of_rank.idle_ns + lost.waited[member_of[number]].measure_ns, of_rank.window_ns)
+        min(of_rank.idle_ns + waited[member_of[number]].measure_ns, of_rank.window_ns)
         for number, of_rank in known.items()
     )
     steps = {result.rank: steady_spans(result) for result in measured.of(breakdown)}
     in_step = [
-        _lost_per_step(of_rank, lost.waited[member_of[number]], steps.get(number))
+        _lost_per_step(of_rank, waited[member_of[number]], steps.get(number))
         for number, of_rank in known.items()
     ]
     of_all = [ns for ns in in_step if ns is not None]

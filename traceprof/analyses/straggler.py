@@ -15,7 +15,6 @@ from traceprof.analyses import breakdown, remedies, uneven_kernels
 from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analyses.measurements import MeasuredRun
 from traceprof.analyses.steps import steady_spans
-from traceprof.intervals import Int64
 from traceprof.ranks import lateness
 from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.comparison import RankComparison
@@ -55,24 +54,19 @@ MIN_STEPS = 6
 """In fewer, one rank of many is the latest several times by chance."""
 
 
-class HeldUpSteps(Record, frozen=True):
-    """The steps that each rank holds up."""
-
-    # int64[ranks], in how many steps its lateness alone, after the rank before it had come, costs
-    # more than half of what all lateness does
-    num: Int64
-    num_steps: int  # in which ranks share operations; 0 if these are too few, or not known on all
-
-
-def held_up_steps(
+def _held_up_steps(
     ranks: RankComparison, arrivals: Sequence[Arrivals], measured: Sequence[BreakdownResult]
-) -> HeldUpSteps:
-    """Return which ranks hold up how many steps."""
+) -> tuple[list[int], int]:
+    """Return how many steps each rank holds up, and of how many in which ranks share operations.
+
+    In these its lateness alone, after the rank before it had come, costs more than half of what all
+    lateness does. None where steps are too few, or not known on all ranks.
+    """
     num_ranks = len(ranks.ranks)
     steps = {result.rank: [s for s in result.steps if s.is_training] for result in measured}
     numbers = [[step.number for step in steps.get(rank, ())] for rank in ranks.ranks]
     if not numbers or not numbers[0] or any(own != numbers[0] for own in numbers):
-        return HeldUpSteps(np.zeros(num_ranks, np.int64), 0)
+        return [0] * num_ranks, 0
     alone = np.zeros((len(numbers[0]), num_ranks), np.int64)
     of_all = np.zeros((len(alone), 1), np.int64)
     is_shared = np.zeros(len(alone), np.bool_)
@@ -93,9 +87,8 @@ def held_up_steps(
             np.add.at(alone[:, member], step[known], of_one[known, column])
             np.add.at(of_all[:, 0], step[known], costs[known].max(axis=1))
     if is_shared.sum() < MIN_STEPS:
-        return HeldUpSteps(np.zeros(num_ranks, np.int64), 0)
-    is_most = 2 * alone > of_all
-    return HeldUpSteps(is_most.sum(axis=0), int(is_shared.sum()))
+        return [0] * num_ranks, 0
+    return (2 * alone > of_all).sum(axis=0).tolist(), int(is_shared.sum())
 
 
 BECAUSE: dict[str, str] = {
@@ -223,7 +216,7 @@ def _run(measured: MeasuredRun) -> StragglerResult:
     ranks = measured.ranks
     arrivals = [packed.unpacked for packed in measured.arrivals]
     of_rank = {result.rank: result for result in measured.of(breakdown)}
-    held = held_up_steps(ranks, arrivals, measured.of(breakdown))
+    held_up, num_steps = _held_up_steps(ranks, arrivals, measured.of(breakdown))
     stragglers = (
         replace(
             lag,
@@ -232,13 +225,13 @@ def _run(measured: MeasuredRun) -> StragglerResult:
             ),
             details=details(measured, lag.metrics.rank, lag.metrics.cause, lag.lateness.total_ns),
         )
-        for lag in _stragglers(ranks, arrivals, held)
+        for lag in _stragglers(ranks, arrivals, held_up, num_steps)
     )
     return StragglerResult(ranks, tuple(stragglers))
 
 
 def _stragglers(
-    ranks: RankComparison, arrivals: Sequence[Arrivals], held: HeldUpSteps
+    ranks: RankComparison, arrivals: Sequence[Arrivals], held_up: Sequence[int], num_steps: int
 ) -> list[Straggler]:
     causes = Causes(ranks.waits, arrivals)
     by_root: dict[int, Straggler] = {}
@@ -247,7 +240,7 @@ def _stragglers(
             continue
         groups = distinct_values(late.operations[:, 0]).tolist()
         num_ranks = max(len(ranks.waits[group].group.members) for group in groups)
-        lasts = ((late.num_last, late.num_operations), (int(held.num[late.member]), held.num_steps))
+        lasts = (late.num_last, late.num_operations), (held_up[late.member], num_steps)
         if not any(lateness.is_habit(*last, num_ranks) for last in lasts):
             continue
         straggler = _root(ranks, late, causes)

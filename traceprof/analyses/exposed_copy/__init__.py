@@ -143,50 +143,7 @@ OFFLOAD = CopyCause(
     " next module's during this one: set_modules_to_forward_prefetch (PyTorch 2.6)",
 )
 _PIN = "pin it (cudaMallocHost, or cudaHostRegister once), then cudaMemcpyAsync on a second stream"
-PAGEABLE_H2D = CopyCause(
-    "from pageable host memory",
-    "they cannot be hidden, because the host waits for them",
-    "DataLoader(pin_memory=True) and .to(device, non_blocking=True), on a stream of its own",
-    _PIN,
-)
-PAGEABLE_D2H = CopyCause(
-    "to pageable host memory",
-    "they cannot be hidden, because the host waits for them",
-    "read results late and rarely: keep losses on the GPU for many steps; copy into pinned memory"
-    " with non_blocking=True, and read it a step later",
-    "pin it (cudaMallocHost), cudaMemcpyAsync on a second stream, and read it after the next"
-    " kernels were launched",
-)
-SAME_STREAM_H2D = CopyCause(
-    "from pinned host memory, on the stream of the compute after it",
-    "they cannot be hidden on that stream",
-    "copy the next batch on a torch.cuda.Stream() of its own while this one is computed;"
-    " wait_stream() and record_stream() before its use",
-    "copy with cudaMemcpyAsync on a second stream into a second buffer meanwhile, and"
-    " cudaStreamWaitEvent before its use",
-)
-OTHER_STREAM_H2D = CopyCause(
-    "from pinned host memory, on another stream than the compute after it",
-    "they could be hidden",
-    "start them earlier (DALI: prefetch_queue_depth; DataLoader: prefetch_factor), copy fewer"
-    " bytes",
-    "start them earlier, with one more buffer, and copy fewer bytes",
-)
-SAME_STREAM_D2H = CopyCause(
-    "to pinned host memory, on the stream of the compute after it",
-    "they cannot be hidden on that stream",
-    "read results late: copy on a stream of its own with non_blocking=True while the next step"
-    " computes, and wait for its event a step later",
-    "copy with cudaMemcpyAsync on a second stream while the next kernels run, and read the result"
-    " after them",
-)
 _LAUNCH_FIRST = "launch the next kernels before you wait for the copy"
-OTHER_STREAM_D2H = CopyCause(
-    "to pinned host memory, on another stream than the compute after it",
-    "they could be hidden",
-    _LAUNCH_FIRST,
-    _LAUNCH_FIRST,
-)
 _PREFETCH = (
     "cudaMemPrefetchAsync on a second stream before they are needed, cudaMemAdvise for what is read"
     " only"
@@ -203,17 +160,6 @@ UNKNOWN_HOST = CopyCause(
     "pin it (DataLoader(pin_memory=True)), and copy on a stream of its own with non_blocking=True",
     _PIN,
 )
-SAME_STREAM_D2D = CopyCause(
-    "within the GPU, on the stream of the compute after it",
-    "they cannot be hidden on that stream",
-    "avoid .contiguous(), .clone(), torch.cat and .copy_() of large tensors: write into views of"
-    " one buffer (out=), or let torch.compile (2.0) fuse them",
-)
-OTHER_STREAM_D2D = CopyCause(
-    "within the GPU, on another stream than the compute after it",
-    "they could be hidden, but take memory bandwidth",
-    "avoid .contiguous(), .clone(), torch.cat and .copy_() of large tensors",
-)
 MEMSETS = CopyCause(
     "of setting memory",
     "they are not needed where a kernel writes all of the memory",
@@ -221,41 +167,65 @@ MEMSETS = CopyCause(
     " overwritten",
     "let the kernel that fills the memory write all of it",
 )
-CAUSES = (
-    GRADIENTS,
-    OFFLOAD,
-    SAME_STREAM_H2D,
-    OTHER_STREAM_H2D,
-    PAGEABLE_H2D,
-    SAME_STREAM_D2H,
-    OTHER_STREAM_D2H,
-    PAGEABLE_D2H,
-    SAME_STREAM_D2D,
-    OTHER_STREAM_D2D,
-    MEMSETS,
-    UNIFIED,
-    UNKNOWN_HOST,
-)
+_OF_COPIES = {
+    # direction, then memory or stream
+    ("h2d", "same"): CopyCause(
+        "from pinned host memory, on the stream of the compute after it",
+        "they cannot be hidden on that stream",
+        "copy the next batch on a torch.cuda.Stream() of its own while this one is computed;"
+        " wait_stream() and record_stream() before its use",
+        "copy with cudaMemcpyAsync on a second stream into a second buffer meanwhile, and"
+        " cudaStreamWaitEvent before its use",
+    ),
+    ("h2d", "other"): CopyCause(
+        "from pinned host memory, on another stream than the compute after it",
+        "they could be hidden",
+        "start them earlier (DALI: prefetch_queue_depth; DataLoader: prefetch_factor), copy fewer"
+        " bytes",
+        "start them earlier, with one more buffer, and copy fewer bytes",
+    ),
+    ("h2d", "pageable"): CopyCause(
+        "from pageable host memory",
+        "they cannot be hidden, because the host waits for them",
+        "DataLoader(pin_memory=True) and .to(device, non_blocking=True), on a stream of its own",
+        _PIN,
+    ),
+    ("d2h", "same"): CopyCause(
+        "to pinned host memory, on the stream of the compute after it",
+        "they cannot be hidden on that stream",
+        "read results late: copy on a stream of its own with non_blocking=True while the next step"
+        " computes, and wait for its event a step later",
+        "copy with cudaMemcpyAsync on a second stream while the next kernels run, and read the"
+        " result after them",
+    ),
+    ("d2h", "other"): CopyCause(
+        "to pinned host memory, on another stream than the compute after it",
+        "they could be hidden",
+        _LAUNCH_FIRST,
+        _LAUNCH_FIRST,
+    ),
+    ("d2h", "pageable"): CopyCause(
+        "to pageable host memory",
+        "they cannot be hidden, because the host waits for them",
+        "read results late and rarely: keep losses on the GPU for many steps; copy into pinned"
+        " memory with non_blocking=True, and read it a step later",
+        "pin it (cudaMallocHost), cudaMemcpyAsync on a second stream, and read it after the next"
+        " kernels were launched",
+    ),
+    ("d2d", "same"): CopyCause(
+        "within the GPU, on the stream of the compute after it",
+        "they cannot be hidden on that stream",
+        "avoid .contiguous(), .clone(), torch.cat and .copy_() of large tensors: write into views"
+        " of one buffer (out=), or let torch.compile (2.0) fuse them",
+    ),
+    ("d2d", "other"): CopyCause(
+        "within the GPU, on another stream than the compute after it",
+        "they could be hidden, but take memory bandwidth",
+        "avoid .contiguous(), .clone(), torch.cat and .copy_() of large tensors",
+    ),
+}
+CAUSES = (GRADIENTS, OFFLOAD, *_OF_COPIES.values(), MEMSETS, UNIFIED, UNKNOWN_HOST)
 """All causes, in the order of the page."""
-
-
-_BY_PATH = {
-    # direction, whether the next compute is on the same stream
-    ("h2d", True): SAME_STREAM_H2D,
-    ("h2d", False): OTHER_STREAM_H2D,
-    ("d2h", True): SAME_STREAM_D2H,
-    ("d2h", False): OTHER_STREAM_D2H,
-    ("d2d", True): SAME_STREAM_D2D,
-    ("d2d", False): OTHER_STREAM_D2D,
-    ("memset", True): MEMSETS,
-    ("memset", False): MEMSETS,
-}
-_BY_MEMORY = {
-    ("h2d", MemoryKind.PAGEABLE): PAGEABLE_H2D,
-    ("d2h", MemoryKind.PAGEABLE): PAGEABLE_D2H,
-    ("h2d", MemoryKind.UNKNOWN): UNKNOWN_HOST,
-    ("d2h", MemoryKind.UNKNOWN): UNKNOWN_HOST,
-}
 
 
 def cause_of(part: CopyPart, *, is_pytorch: bool) -> CopyCause:
@@ -266,8 +236,14 @@ def cause_of(part: CopyPart, *, is_pytorch: bool) -> CopyCause:
         return OFFLOAD
     if part.memory is MemoryKind.MANAGED:
         return UNIFIED
-    by_path = _BY_PATH[part.direction, part.is_same_stream]
-    return _BY_MEMORY.get((part.direction, part.memory), by_path)
+    if part.direction == "memset":
+        return MEMSETS
+    path = "same" if part.is_same_stream else "other"
+    if part.direction in {"h2d", "d2h"}:
+        if part.memory is MemoryKind.UNKNOWN:
+            return UNKNOWN_HOST
+        path = "pageable" if part.memory is MemoryKind.PAGEABLE else path
+    return _OF_COPIES[part.direction, path]
 
 
 def by_cause(

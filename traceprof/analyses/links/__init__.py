@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from traceprof.analyses.links import link_counters, link_findings, link_usage
+from traceprof.analyses.links.link_counters import OF_COPIES, LinkCountersResult
+from traceprof.analyses.links.link_usage import LinkUsageResult
 from traceprof.analyses.results import RankResult
 from traceprof.findings import Finding, NotApplicable
 from traceprof.run.rank import Rank, Window
-
-if TYPE_CHECKING:
-    from traceprof.analyses.links.link_counters import LinkCountersResult
-    from traceprof.analyses.links.link_usage import LinkUsageResult
-
 
 FINDINGS = link_findings.FINDINGS
 PAGE = {**link_findings.PAGE, "min_big_mib": str(link_usage.MIN_BIG_BYTES >> 20)}
@@ -36,6 +31,18 @@ def run(rank: Rank, window: Window) -> LinkLimitsResult:
 
 def findings(result: LinkLimitsResult) -> list[Finding | NotApplicable]:
     """Judge the rates against the peaks, where work waits for the link."""
-    judged = [*link_usage.findings(result.copies), *link_counters.findings(result.counters)]
-    claims = link_findings.distinct([claim for claim in judged if isinstance(claim, Finding)])
-    return [*claims, *(gap for gap in judged if isinstance(gap, NotApplicable))]
+    copies = link_usage.findings(result.copies)
+    counters = link_counters.findings(result.counters)
+    # Counters see all traffic over PCIe: what the GPU receives includes copies from the host.
+    sampled = {
+        (claim.id, claim.metrics["link"], OF_COPIES.get(str(claim.metrics["direction"])))
+        for claim in counters
+        if isinstance(claim, Finding)
+    }
+    judged = [
+        claim
+        for claim in copies
+        if isinstance(claim, NotApplicable)
+        or (claim.id, claim.metrics["link"], claim.metrics["direction"]) not in sampled
+    ]
+    return sorted([*judged, *counters], key=lambda claim: isinstance(claim, NotApplicable))

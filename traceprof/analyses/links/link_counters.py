@@ -83,7 +83,7 @@ class ClippedSamples(Record, frozen=True):
 
 
 MIN_SAMPLES = 5  # the mean of fewer depends on when they were taken
-_DIRECTIONS = {"rx": "h2d", "tx": "d2h"}  # what the GPU receives comes from the host
+OF_COPIES = {"rx": "h2d", "tx": "d2h"}  # what the GPU receives comes from the host
 
 
 class CounterUse(Record, frozen=True):
@@ -132,7 +132,7 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
     for samples in series:
         counters.append(_counter_use(samples, communication, peaks))
         waited_for = {"communication": exposed}
-        direction = _DIRECTIONS.get(samples.of.direction, "")
+        direction = OF_COPIES.get(samples.of.direction, "")
         if samples.of.link == "pcie" and direction in copies:
             waited_for["copies"] = exposed_copies(rank, copies[direction], window)
         for what, waited in waited_for.items():

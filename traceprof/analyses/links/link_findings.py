@@ -96,31 +96,6 @@ def underused(load: Load, more_advice: Sequence[str] = ()) -> list[f.Finding | f
     return _claims("link-underused", load, state, advice, more_advice)
 
 
-def distinct(findings: Sequence[f.Finding]) -> list[f.Finding]:
-    """Return the findings without those of copies that counters make of the same link, too.
-
-    Counters see all traffic over PCIe: `rx` includes copies from the host (`h2d`).
-    """
-    sampled = {
-        (finding.id, finding.rank, finding.metrics["link"], finding.metrics["direction"])
-        for finding in findings
-        if finding.id in FINDINGS and finding.metrics["source"] == "gpu-metrics"
-    }
-    same_way = {"h2d": "rx", "d2h": "tx"}
-    return [
-        finding
-        for finding in findings
-        if finding.id not in FINDINGS
-        or (
-            finding.id,
-            finding.rank,
-            finding.metrics["link"],
-            same_way.get(str(finding.metrics["direction"])),
-        )
-        not in sampled
-    ]
-
-
 def longest(rank: Rank, exposed: Intervals, fallback: str) -> tuple[f.Evidence, ...]:
     """Return the longest intervals, each with the name of what ran."""
     return tuple(
