@@ -87,7 +87,7 @@ def test_a_slow_step_says_why_and_leads_to_it(page: Page, serve: Serve) -> None:
         if note.is_visible():
             break
         page.wait_for_timeout(100)
-    expect(note).to_contain_text("more than usual: longer compute")
+    expect(note).to_contain_text("more than usual: more compute")
     page.mouse.click(x, y)
     page.locator("#timeline").wait_for()
     clicked = times(page)

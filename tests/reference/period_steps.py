@@ -22,13 +22,20 @@ Shares no code with ``traceprof``.
   more than 5 % (or three) of them are followed by something else. They begin where the first
   operation that it holds once is in its place behind its first one; the last and the first one
   of a part may differ.
+* Where the longest phase's periods hold kernels of an optimizer (by their names), the part that
+  repeats itself in two of them is looked at, too: if it holds some, and others, each period of it
+  begins after that one of them that the longest stretch of others follows. Periods like it count,
+  as above, whatever number of them is followed by something else; those without an update are part
+  of the one before.
 * Where at least half of the periods hold no communication kernel, and others do, periods are also
   searched with these kernels in between: if there are any, they count, each from the operation
-  that comes first in it or after it, without these kernels.
+  that comes first in it or after it, without these kernels. If all are of one operation: the
+  periods of these kernels alone, of which nine in ten are as long as the median, by half of it.
 """
 
+import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
@@ -38,6 +45,11 @@ import numpy as np
 from tests.reference.nsight_export import COMMUNICATION, COMPUTE, Operation
 
 Int64 = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
+_UPDATE = re.compile(
+    r"(?i)multi_tensor_(?:apply|adam|sgd|lamb)|fused_?(?:adam|sgd|lamb|adagrad)|adam_cuda"
+    r"|k(?:Precondition)?Optimizer|amp_(?:update_scale|non_finite)"
+)
 
 
 def period(names: Int64) -> int | None:
@@ -121,13 +133,26 @@ def _between_collectives(
     before = [0]
     for op in merged:
         before.append(before[-1] + (op.kind == COMPUTE))
+    alone = sorted(collectives, key=lambda op: op.start)
+    before_alone = [0, *(sum(item.start < op.start for item in items) for op in alone)]
+    found = _of_places(merged, before)
+    if any(phase.lag > 1 for phase in found or phases):
+        return found
+    return _of_places(alone, before_alone) or found
+
+
+def _of_places(searched: list[Operation], before: list[int]) -> list[Phase]:
     longer = []
-    for phase in _phases_of(merged)[1]:
+    for phase in _phases_of(searched)[1]:
         first, stop = before[phase.first], before[phase.stop]
         places = sorted({before[place] for place in phase.begins})
         if len(places) < 4:
             continue
-        lag = round(median(b - a for a, b in pairwise(places)))
+        lengths = [b - a for a, b in pairwise(places)]
+        lag = round(median(lengths))
+        alike = sum(abs(length - lag) <= lag / 2 for length in lengths)
+        if alike < 0.9 * len(lengths):
+            continue
         if places[0] - first >= 0.95 * lag:
             places.insert(0, first)
         places = [place for place in places if place < stop]
@@ -176,7 +201,33 @@ def _phases_of(items: list[Operation]) -> tuple[list[Operation], list[Phase]]:
     covered = sum(_time(items, phase.first, phase.stop) for phase in kept)
     if covered < 0.8 * _time(items, 0, len(items)):
         kept = _interrupted(items, names.tolist(), _searched(items, names, 0, len(items)))
-    return items, sorted(kept, key=lambda phase: phase.first)
+    return items, _between_updates(items, names, kept) or sorted(kept, key=lambda one: one.first)
+
+
+def _between_updates(items: list[Operation], names: Int64, phases: list[Phase]) -> list[Phase]:
+    longest = max(phases, key=lambda phase: phase.stop - phase.first, default=None)
+    if longest is None or not _updates(items, longest):
+        return []
+    first = longest.begins[0]
+    run = _longest_run(names[first : first + 2 * longest.lag])
+    if run is None:
+        return []
+    lag, begin, end = run
+    begin, end = first + begin, first + end
+    inner = _phase(items, names, begin, end, period(names[begin:end]) or lag)
+    if inner is None or not (places := _updates(items, inner)):
+        return []
+    gaps = [after - place for place, after in pairwise([*places, places[0] + inner.lag])]
+    shift = places[gaps.index(max(gaps))] + 1
+    shifted = replace(inner, begins=[place + shift for place in inner.begins[:-1]])
+    return _interrupted(items, names.tolist(), [shifted])
+
+
+def _updates(items: list[Operation], phase: Phase) -> list[int]:
+    """Places of an optimizer's operations in a period; none if all or none are."""
+    inside = items[phase.begins[0] :][: phase.lag]
+    places = [place for place, op in enumerate(inside) if op.name and _UPDATE.search(op.name)]
+    return places if len(places) < len(inside) else []
 
 
 def _interrupted(items: list[Operation], names: list[int], phases: list[Phase]) -> list[Phase]:
@@ -198,10 +249,17 @@ def _interrupted(items: list[Operation], names: list[int], phases: list[Phase]) 
     whole = [first for first, (_, after) in likeness.items() if after >= 0.95]
     interruptions = sum(b - a != lag for a, b in pairwise(whole))
     spent = sum(_time(items, first, first + lag) for first in whole)
-    is_rare = interruptions <= max(3, 0.05 * len(whole)) and len(likeness) * lag <= 2 * len(names)
+    is_rare = interruptions <= max(3, 0.05 * len(whole)) or bool(_updates(items, longest))
+    is_rare = is_rare and len(likeness) * lag <= 2 * len(names)
     if len(whole) < 4 or not is_rare or spent < 0.8 * _time(items, 0, len(items)):
         return []
     begins = [first for first, both in likeness.items() if max(both) >= 0.4]
+    if _updates(items, longest):
+        begins = [
+            first
+            for first, after in pairwise([*begins, len(items)])
+            if any(_UPDATE.search(op.name or "") for op in items[first:after])
+        ]
     same = round(
         sum(after for _, after in likeness.values()) / len(likeness) * (begins[-1] - begins[0])
     )

@@ -225,18 +225,70 @@ def test_launches_of_one_size_of_a_benchmark_are_no_steps(tmp_path: Path) -> Non
         assert len(known(rank.steps)) == 33
 
 
+_ADAM = "void multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<float, 4>>"
+
+
+def with_evaluations(update: str, every: int = 10, num_batches: int = 6) -> TraceBuilder:
+    """Training steps of six kernels; after every tenth batches are evaluated, of three kernels."""
+    trace, at = TraceBuilder(), 0
+    step = ("gemm_in", "gemm_out", "loss", "gemm_grad", "gemm_weight", update)
+    for number in range(8 * every):
+        is_last = number % every == every - 1
+        for name in (*step, *("gemm_in", "gemm_out", "metric") * (num_batches * is_last)):
+            launch = at - 5 * US, at - 4 * US
+            trace.kernel(at, at + (10 if name == "metric" else 100) * US, name, launch=launch)
+            at += 102 * US
+        at += 50 * US
+    return trace
+
+
+def test_an_evaluation_after_every_tenth_step_interrupts_the_steps(tmp_path: Path) -> None:
+    """The optimizer's kernels tell: without them the ten steps with it are one iteration."""
+    path = with_evaluations(_ADAM).write(tmp_path / "updates.sqlite")
+    with ranks_of(path) as (rank,):
+        steps, (period,) = known(rank.steps), known(rank.periods).phases
+        assert period == Period("gemm_in", 6, is_only=True)
+        assert len(steps) == 80
+        uses = steady_steps(rank, training_window(rank)).uses
+        rare, last = [*range(9, 79, 10)], [79]
+        assert np.flatnonzero(uses == StepUse.RARE).tolist() == rare
+        assert np.flatnonzero(uses != StepUse.STEADY).tolist() == [*rare, *last]
+    export = Export(path)
+    (key,) = export.ranks
+    assert [step.start for step in training(export, *key).steps] == steps.start_ns.tolist()
+    with ranks_of(with_evaluations("scale").write(tmp_path / "none.sqlite")) as (rank,):
+        assert known(rank.periods).phases[0].num_kernels == 78
+
+
+def test_updates_of_accumulated_gradients_end_steps(tmp_path: Path) -> None:
+    """Micro-batches update nothing: what repeats itself within a step is none."""
+    trace = TraceBuilder()
+    for number in range(20):
+        micro = ("gemm_in", "gemm_out", "gemm_grad") * 4
+        solver(1, (*micro, "scale", _ADAM), builder=trace, begin_ns=number * 1000 * US)
+    with ranks_of(trace.write(tmp_path)) as (rank,):
+        assert known(rank.periods).phases[0].num_kernels == 14
+
+
 def between_collectives(
-    changed: Sequence[str] = ("gemm",), *, lacking: float = 0.0, off_stream: bool = False
+    changed: Sequence[str] = ("gemm",),
+    *,
+    lacking: float = 0.0,
+    off_stream: bool = False,
+    shift: int = 0,
 ) -> TraceBuilder:
     """30 steps of 40 equal GEMMs and an AllReduce, which a share of them lacks.
 
-    `changed`: what a third of the steps, by chance, has in place of one GEMM.
+    `changed`: what a third of the steps, by chance, has in place of one GEMM. `shift`: how many
+    GEMMs earlier or later an AllReduce may come.
     """
     trace, at, source = TraceBuilder(), 0, np.random.default_rng(0)
-    for _ in range(30):
-        place = int(source.integers(40))
+    shifts = [0, *np.random.default_rng(1).integers(-shift, shift + 1, 28).tolist(), 0, 0]
+    for number in range(30):
+        num = 40 + shifts[number + 1] - shifts[number]
+        place = int(source.integers(num))
         one = changed if source.random() < 1 / 3 else ["gemm"]
-        for name in [*["gemm"] * place, *one, *["gemm"] * (39 - place)]:
+        for name in [*["gemm"] * place, *one, *["gemm"] * (num - 1 - place)]:
             launch = at - 5 * US, at - 4 * US
             trace.kernel(at, at + 30 * US, f"{name}(float*)", launch=launch)
             at += 32 * US
@@ -266,6 +318,18 @@ def test_equal_kernels_between_collectives_are_a_step(
     export = Export(path)
     (key,) = export.ranks
     assert len(training(export, *key).steps) == 30
+
+
+def test_collectives_whose_place_varies_end_steps(tmp_path: Path) -> None:
+    path = between_collectives(shift=6).write(tmp_path)
+    with ranks_of(path) as (rank,):
+        assert known(rank.periods).phases == (Period("gemm", 41, is_only=False),)  # the median
+        collectives = rank.operations.kernels.start_ns[rank.is_communication_kernel]
+        steps = known(rank.steps)
+        assert (np.searchsorted(steps.start_ns, collectives) == np.arange(1, 31)).all()
+    export = Export(path)
+    (key,) = export.ranks
+    assert [step.start for step in training(export, *key).steps] == steps.start_ns.tolist()
 
 
 def test_a_collective_after_every_tenth_iteration_is_inserted(tmp_path: Path) -> None:

@@ -397,7 +397,7 @@ _WORDS = {
     "file": "access to files",
     "range": "a range",
     "operator": "an operator",
-    "compute": "longer compute",
+    "compute": "more compute",
     "exposed_communication": "communication that nothing hides",
     "exposed_copy": "copies that nothing hides",
     "late_return": "the GPU was done, but the host stayed in its wait",

@@ -338,6 +338,12 @@ def is_main_compute(demangled_name: str) -> bool:
     return _compute_kind(demangled_name).category in MAIN_COMPUTE
 
 
+def updates_parameters(demangled_name: str) -> bool:
+    """Whether a kernel is an optimizer's, by name, or one on lists of tensors, as these use."""
+    kind = _compute_kind(demangled_name)
+    return kind.category is Category.OPTIMIZER or "multi_tensor_apply" in demangled_name
+
+
 @cache  # until `forget_names`
 def _compute_kind(name: str) -> KernelKind:
     function = function_name(name)

@@ -206,6 +206,7 @@ _MAX_INTERRUPTIONS = 0.05  # of the periods of a phase; more are no interruption
 _MIN_PHASE = 0.02  # of the time: what is shorter between phases is not searched
 _MIN_REGULAR = 0.9  # of the distances between returns are one period
 _TOLERANCE = 0.05  # of a period: returns that far apart are one
+_MAX_SHIFT = 0.5  # of a period: how much longer or shorter those between collectives may be
 _MAX_COMMON = 0.05  # of the returns of a phase's kernel may lie in other phases
 _LOOKED_AT = (0.5, 0.25, 0.75)  # of the operations: where periods are looked at
 _SAMPLED = 64  # periods by which the longest gap is found
@@ -218,6 +219,7 @@ class Items(Rows, frozen=True):
     signature: Names  # unsigned integers[n], equal for equal ones, from 0; narrow ones are faster
     start_ns: Int64  # int64[n]
     end_ns: Int64  # int64[n]
+    updates: Mask | None = None  # bool[n], whether it updates parameters, which ends a step
 
 
 class Phase(Record, frozen=True):
@@ -254,14 +256,42 @@ def find_periods(items: Items) -> Periods | None:
     covered = sum(_time(items, phase.first, phase.stop) for phase in phases)
     if covered < MIN_COVERED * _time(items, 0, num):
         phases = _interrupted(items, found)
+    phases = _between_updates(items, phases) or phases
     return Periods(items, tuple(phases)) if phases else None
+
+
+def _between_updates(items: Items, phases: Sequence[Phase]) -> list[Phase]:
+    """Periods that each update the parameters, where those found update them several times.
+
+    These end with something else, such as an evaluation after every tenth step.
+    """
+    longest = max(phases, key=lambda phase: phase.stop - phase.first, default=None)
+    if longest is None or items.updates is None or not _updates(items, longest):
+        return []
+    first = int(longest.begins[0])
+    run = longest_run(items.signature[first : first + 2 * longest.lag])
+    inner = None if run is None else _phase(items, first + run.first, first + run.stop)
+    if inner is None or not _updates(items, inner):
+        return []
+    begin, lag = int(inner.begins[0]), inner.lag
+    updates = np.flatnonzero(items.updates[begin : begin + lag])
+    last = updates[np.diff(updates, append=updates[0] + lag).argmax()]
+    return _interrupted(items, [replace(inner, begins=inner.begins[:-1] + last + 1)])
+
+
+def _updates(items: Items, phase: Phase) -> bool:
+    """Whether a period updates the parameters, and does something else, too."""
+    if items.updates is None:
+        return False
+    inside = items.updates[phase.begins[0] : phase.begins[0] + phase.lag]
+    return bool(inside.any()) and not inside.all()
 
 
 def _interrupted(items: Items, phases: Sequence[Phase]) -> list[Phase]:
     """One phase of all periods like those of the longest one, where hardly anything else runs.
 
     What comes between them, such as an evaluation or one step with more in it, ends a phase; here
-    it is the end of the period before it.
+    it is the end of the period before it. It may come often where each updates the parameters.
     """
     if not phases:
         return []
@@ -289,9 +319,14 @@ def _interrupted(items: Items, phases: Sequence[Phase]) -> list[Phase]:
     whole_ns = int((spent[np.minimum(whole + lag, len(names))] - spent[whole]).sum())
     num_between = np.count_nonzero(np.diff(whole) != lag)
     most = max(_MAX_PHASES - 1, _MAX_INTERRUPTIONS * len(whole))
+    updates = items.updates if _updates(items, longest) else None
+    most = most if updates is None else len(whole)
     if len(whole) < MIN_RETURNS or num_between > most or whole_ns < MIN_COVERED * spent[-1]:
         return []
     begins, match = begins[np.maximum(before, after) >= _MIN_OWN], float(after.mean())
+    if updates is not None:  # what begins alike and updates nothing is no step
+        before = np.append(0, np.cumsum(updates))[np.append(begins, len(names))]
+        begins = begins[np.diff(before) > 0]
     last = _end_of_last(names, begins, lag)
     return [Phase(lag, int(begins[0]), begins, last, match)]
 
@@ -533,6 +568,7 @@ class PeriodSteps(Record, frozen=True):
 def period_steps(
     operations: RankOperations,
     communicates: Mask,
+    updates: Mask,
     name_of: Callable[[int], str],
     span_ns: tuple[int, int],
     whole_ns: tuple[int, int],
@@ -541,7 +577,8 @@ def period_steps(
 
     They are searched among all kernels in order of start, and on the busiest stream alone; the more
     regular ones count. Kernels that `communicates` are left out, since they wait for other ranks,
-    unless most periods have none: see `_of_collectives`.
+    unless most periods have none: see `_of_collectives`. Those that `updates` chooses, as an
+    optimizer does, end training steps.
     `span_ns`: the training, in which they are searched. `whole_ns`: what they must hold most of.
     """
     kernels, graphs = operations.kernels, operations.graphs
@@ -565,7 +602,8 @@ def period_steps(
     signature, start, end, stream, place = (
         column[first:] for column in (signature, start, end, stream, place)
     )
-    items = Items(_narrow(signature), start, end)
+    is_update = np.append(updates, False)[np.where(signature > 0, place, -1)]
+    items = Items(_narrow(signature), start, end, is_update)
     periods, chosen = find_periods(items), np.arange(len(place))
     busiest = _busiest(stream, end - start)
     if busiest is not None:
@@ -631,19 +669,33 @@ def _of_collectives(periods: Periods, collectives: Items) -> Periods | None:
     )
     names = np.concatenate((items.signature, collectives.signature.astype(np.int64) + num))
     order = np.argsort(start, kind="stable")
-    found = find_periods(Items(_narrow(names[order]), start[order], end[order]))
-    before = np.append(0, np.cumsum(order < num))  # the given items before each place
+    merged = Items(_narrow(names[order]), start[order], end[order])
+    phases = _phases_between(merged, np.cumsum(order < num))
+    if all(phase.lag == 1 for phase in phases or periods.phases):
+        # Equal kernels: collectives may end periods at places that vary.
+        alone = np.searchsorted(items.start_ns, collectives.start_ns)
+        phases = _phases_between(collectives, alone) or phases
+    return Periods(items, tuple(phases)) if phases else None
+
+
+def _phases_between(searched: Items, before: Int64) -> list[Phase]:
+    """Phases by the periods of others, each of which has so many items of the phases before it."""
+    found, before = find_periods(searched), np.append(0, before)
     phases = []
     for phase in found.phases if found else ():
         first, stop = int(before[phase.first]), int(before[phase.stop])
         of_phase = distinct_values(before[phase.begins])
         if len(of_phase) < MIN_RETURNS:
             continue  # collectives alone
-        lag = round(float(median_of(np.diff(of_phase))))
+        length = np.diff(of_phase)
+        lag = round(float(median_of(length)))
+        is_alike = np.abs(length - lag) <= _MAX_SHIFT * lag
+        if is_alike.mean() < _MIN_REGULAR:
+            continue
         if of_phase[0] - first >= (1 - _TOLERANCE) * lag:
             of_phase = np.append(first, of_phase)  # before the first collective
         phases.append(Phase(lag, first, of_phase[of_phase < stop], stop, phase.match))
-    return Periods(items, tuple(phases)) if phases else None
+    return phases
 
 
 def _holds_most(

@@ -13,6 +13,7 @@ from msgspec.structs import force_setattr
 from traceprof import intervals
 from traceprof.intervals import Int32, Int64, Intervals, Mask
 from traceprof.kernel_names import function_name
+from traceprof.kernel_names.categories import updates_parameters
 from traceprof.run.cache import Cache, derived
 from traceprof.run.completeness import (
     COMPLETE,
@@ -315,9 +316,13 @@ class Rank(RankInfo, frozen=True, eq=False):
             return None
         if self.completeness.losses.is_unusable:
             return None
+        kernels = self.operations.kernels
         return period_steps(
             self.operations,
             self.is_communication_kernel,
+            kernels.are_named(
+                [key for key, name in self.kernel_names.items() if updates_parameters(name)]
+            ),
             lambda index: self.operation_name(_KERNELS, index),
             (main.start_ns, self.window.end_ns),
             main.whole_ns,

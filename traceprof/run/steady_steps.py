@@ -85,7 +85,8 @@ MIN_RARE = 3.0
 """Of the mean of the longest kind: a step that takes longer may be rare."""
 MIN_OTHER = 0.1
 """Of the usual number of kernels: where it differs by more, something else ran."""
-_RARE_SHARE = 20  # one in so many steps, rounded up, may be rare
+_MAX_RARE = 0.05  # of the steps, rounded up
+_MAX_RARE_PERIODS = 0.2  # of the periods: what runs in these alone is no part of any step
 _AS_LONG = 0.95  # of the time of the longest phase: one that takes as much is as long
 
 
@@ -107,6 +108,7 @@ def step_uses(
     ends_early: bool,
     is_cut: Mask | None = None,
     ran_else: Callable[[Int64], Mask] | None = None,
+    are_periods: bool = False,
 ) -> Int8:
     """Whether each step is steady, or why not: int8[n] of `StepUse`.
 
@@ -117,6 +119,7 @@ def step_uses(
 
     `num_kernels`: zeros where unknown. `ends_early`: no step follows the last one. `is_cut`: known
     to be cut. `ran_else`: whether ranges or calls name something else in some steps.
+    `are_periods`: no range marks them, so that what interrupts a program lies in steps.
     """
     lengths = np.asarray(lengths_ns, np.float64)
     uses = np.zeros(len(lengths), np.int8)
@@ -139,7 +142,7 @@ def step_uses(
     if len(lengths) >= MIN_STEPS_OF_AN_OPENING:
         uses[left[: _num_opening(lengths[left])]] = StepUse.OPENING
     left = np.flatnonzero(uses == StepUse.STEADY)
-    rare = left[_outliers(lengths[left])]
+    rare = left[_outliers(lengths[left], _MAX_RARE_PERIODS if are_periods else _MAX_RARE)]
     if len(rare):
         usual = float(median_of(num_kernels[left]))
         is_other = np.abs(num_kernels[rare] - usual) > MIN_OTHER * usual
@@ -157,9 +160,9 @@ def _num_opening(lengths: npt.NDArray[np.float64]) -> int:
     return len(is_slow) if is_slow.all() else int(is_slow.argmin())
 
 
-def _outliers(lengths: npt.NDArray[np.float64]) -> Mask:
+def _outliers(lengths: npt.NDArray[np.float64], max_share: float) -> Mask:
     """Steps that take much longer than the longest kind; none if they are many."""
-    most = -(-len(lengths) // _RARE_SHARE)
+    most = int(np.ceil(max_share * len(lengths)))
     usual = np.sort(lengths)[:-most]
     if len(usual) == 0:
         return np.zeros(len(lengths), np.bool_)
@@ -264,6 +267,7 @@ def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:
             ends_early=int(inside[chosen][-1]) == last and not continues,
             is_cut=is_cut[chosen],
             ran_else=_names_else(rank, start[chosen], end[chosen]),
+            are_periods=rank.step_ranges is None,
         )
     # Of phases equally long, within 5 %, the first: all ranks of a run choose the same one.
     spent_ns = np.bincount(phases[inside], np.where(uses == StepUse.STEADY, end - start, 0))

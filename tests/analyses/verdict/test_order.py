@@ -23,7 +23,7 @@ from traceprof.analyses.verdict.three_lines import (
     why_more,
 )
 from traceprof.analyses.verdict.yields import expected_ns
-from traceprof.analysis import Options, analyze_reports
+from traceprof.analysis import Options, analyze, analyze_reports
 from traceprof.findings import Basis, Finding, Saving, Severity, by_id, worst_of
 from traceprof.reports import markdown, text
 
@@ -307,18 +307,27 @@ def test_waits_that_are_not_known_weaken_the_verdict(
     assert (said.trust == "waits for other ranks are not known") is not is_known
 
 
-@pytest.mark.parametrize(("copy_us", "severity"), [(50, Severity.INFO), (5_000, Severity.HIGH)])
+@pytest.mark.parametrize(
+    ("copy_us", "is_apart", "severity"),
+    [(50, False, Severity.INFO), (5_000, False, Severity.HIGH), (50, True, Severity.HIGH)],
+)
 def test_findings_of_a_rank_that_hardly_ran(
-    tmp_path: Path, copy_us: int, severity: Severity
+    tmp_path: Path, copy_us: int, is_apart: bool, severity: Severity
 ) -> None:
-    """A copy is all that a second process did, a moment or a third of the other one's time."""
+    """A copy is all that a second process did, a moment or a third of the other one's time.
+
+    In a report of its own it was given to be judged.
+    """
     trace = TraceBuilder()
+    other = TraceBuilder() if is_apart else trace
     for number in range(20):
         at = number * 700 * US
         trace.kernel(at, at + 600 * US, "sweep(float*)", launch=(at - 5 * US, at - 4 * US))
-    trace.memcpy(0, copy_us * US // 2, pid=2000, device=1)
-    trace.memcpy(copy_us * US // 2, copy_us * US, pid=2000, device=1)
-    findings = result_of(trace.write(tmp_path)).findings
+    other.memcpy(0, copy_us * US // 2, pid=2000, device=1)
+    other.memcpy(copy_us * US // 2, copy_us * US, pid=2000, device=1)
+    paths = [trace.write(tmp_path / "0.sqlite")]
+    paths += [other.write(tmp_path / "1.sqlite")] if is_apart else []
+    findings = analyze(*paths).findings
     (copied,) = [finding for finding in findings if finding.id == "exposed-copy"]
     assert (copied.rank, copied.severity) == (1, severity)
 

@@ -173,6 +173,12 @@ OTHERS = {
         ],
         "otherData": {"HIP version": "6.0"},
     },
+    "rocprofv3": [
+        {"ph": "X", "cat": "kernel_dispatch", "name": "gemm", "pid": 1, "tid": 5, "ts": 1, "dur": 2}
+    ],
+    "rocprof-sys": {
+        "traceEvents": [{"ph": "X", "cat": "rocm_hip_api", "name": "hipMalloc", "ts": 1, "dur": 2}]
+    },
     "speedscope": {"$schema": "https://www.speedscope.app/file-format-schema.json"},
     "PyTorch's profiler before 1.8.1": [
         {"name": "add", "ph": "X", "ts": 1.5, "dur": 2, "tid": 1, "pid": "CPU functions"}
@@ -186,6 +192,8 @@ def test_other_tools_are_called_by_name(tool: str, tmp_path: Path) -> None:
         opened(tmp_path / "x.json", json.dumps(OTHERS[tool]))
     assert raised.value.why == f"it was written by {tool}, not by torch.profiler"
     assert "copy" not in raised.value.remedy
+    # Nsight Systems records no AMD GPU.
+    assert ("traceprof record" in raised.value.remedy) is not tool.startswith("rocprof")
 
 
 def test_counters_of_kernels_are_no_timeline(tmp_path: Path) -> None:

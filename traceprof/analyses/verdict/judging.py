@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import structs
@@ -60,7 +60,8 @@ def _verdict(measured: MeasuredRun, only: set[str], skip: set[str]) -> Verdict:
     breakdowns = measured.results.of(breakdown)
     head = headline(breakdowns)
     missing = [claim for claim in judged if isinstance(claim, NotApplicable)]
-    every = [*_weighed([claim for claim in judged if isinstance(claim, Finding)], breakdowns)]
+    made = [claim for claim in judged if isinstance(claim, Finding)]
+    every = [*_weighed(made, breakdowns, measured.run)]
     asked = {
         id_
         for analysis in analyses
@@ -110,18 +111,26 @@ def _assumed(measured: MeasuredRun, findings: Sequence[Finding]) -> dict[str, tu
     return {id_: atoms for id_, atoms in assumed.items() if atoms}
 
 
-_MIN_JUDGED = 0.01  # of the longest time of a rank: a share of less says nothing of the run
+_MIN_JUDGED = 0.01  # of the longest time of a rank of its report: less says nothing of the run
 
 
 def _weighed(
-    findings: Sequence[Finding], breakdowns: Sequence[BreakdownResult]
+    findings: Sequence[Finding], breakdowns: Sequence[BreakdownResult], run: RunSummary
 ) -> Iterator[Finding]:
-    """Yield the findings; those of ranks that hardly ran beside others are `info`."""
-    judged_ns = {result.rank: result.judged.window_ns for result in breakdowns}
-    least_ns = _MIN_JUDGED * max(judged_ns.values(), default=0)
+    """Yield the findings; those of ranks that hardly ran beside others of a report are `info`."""
+    report_of = {info.rank: info.report for info in run.ranks}
+    longest_ns: dict[int, int] = defaultdict(int)
+    for result in breakdowns:
+        report = report_of[result.rank]
+        longest_ns[report] = max(longest_ns[report], result.judged.window_ns)
+    hardly_ran = {
+        result.rank
+        for result in breakdowns
+        if result.judged.window_ns < _MIN_JUDGED * longest_ns[report_of[result.rank]]
+    }
     for finding in findings:
-        hardly_ran = judged_ns.get(finding.rank, least_ns) < least_ns
-        yield structs.replace(finding, severity=Severity.INFO) if hardly_ran else finding
+        is_info = finding.rank in hardly_ran
+        yield structs.replace(finding, severity=Severity.INFO) if is_info else finding
 
 
 def _judged(

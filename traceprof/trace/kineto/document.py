@@ -309,6 +309,7 @@ _UP_TO_NAME = re.compile(
 _NAME = re.compile(rf'"name"{_SPACE}:{_SPACE}"')
 _AFTER_NAME = re.compile(rf'"(?={_SPACE},{_SPACE}"(?:ph|pid)"{_SPACE}:)')
 _PROFILE_AGAIN = "record the program with `traceprof record`, or with torch.profiler"
+_PROFILE_AMD = "record a PyTorch program with torch.profiler: of AMD GPUs only its traces are read"
 _COUNTERS = "cuda_profiler_range"
 _COUNTERS_ONLY = (
     "it holds the counters of CUPTI's range profiler, which runs kernels one by one: no timeline",
@@ -321,7 +322,8 @@ _TOOLS = {
     "speedscope": rb"speedscope\.app/file-format-schema",
     "Chrome's DevTools": rb"devtools\.timeline",
     "the Ascend profiler": rb"Ascend Hardware",
-    "rocprofv3": rb"rocprofiler-sdk",
+    "rocprofv3": rb'rocprofiler-sdk|"cat": ?"(?:kernel_dispatch|h(?:ip|sa)_api)"',
+    "rocprof-sys": rb'"cat": ?"(?:rocm|device)_h(?:ip|sa)|rocprof-sys|[oO]mnitrace',
     "rocprof": rb'"BeginNs" ?:',
     "Horovod": rb'"NEGOTIATE_',
     "PyTorch's profiler before 1.8.1": rb'"pid": ?"(?:CPU|CUDA) functions"',
@@ -414,5 +416,6 @@ def without_events(file: TraceFile, *, is_cut: bool, unread: frozenset[str]) -> 
             break
     for tool, mark in _TOOLS.items():
         if re.search(mark, sample):
-            return file.damaged(f"it was written by {tool}, not by torch.profiler", _PROFILE_AGAIN)
+            again = _PROFILE_AMD if tool.startswith("rocprof") else _PROFILE_AGAIN
+            return file.damaged(f"it was written by {tool}, not by torch.profiler", again)
     return file.damaged("JSON that holds no complete event of torch.profiler's", RECORD_AGAIN)
