@@ -28,7 +28,7 @@ def drawn() -> str:
     """Return the picture that the code draws today."""
     console = Console(file=io.StringIO(), record=True, width=104, force_terminal=True)
     analysis = traceprof.analyze("sample_traces/training.sqlite")
-    text.render(analysis.result, console)
+    console.print(text.report(analysis.result))
     analysis.close()
     return console.export_svg(
         title="traceprof analyze sample_traces/training.sqlite",

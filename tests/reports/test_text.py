@@ -194,7 +194,8 @@ def test_the_bar_draws_the_identity(tmp_path: Path) -> None:
 
 def test_a_terminal_without_unicode_gets_ascii(tmp_path: Path) -> None:
     buffer = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="replace")
-    text.render(analyze_reports([many_ranks(tmp_path, 1)]), Console(file=buffer, width=100))
+    report = text.report(analyze_reports([many_ranks(tmp_path, 1)]))
+    Console(file=buffer, width=100).print(report)
     buffer.seek(0)
     assert "###########=========" in buffer.read()
 

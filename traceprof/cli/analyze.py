@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from traceprof.cli import options as shared
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS, EXIT_LEFT_OUT
-from traceprof.cli.output import STDOUT, check_output, output_options, write_output
+from traceprof.cli.output import STDOUT, check_output, output_options, write_output, write_text
 from traceprof.errors import UsageError, one_line
 from traceprof.findings import Severity
 from traceprof.units import parse_time
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from traceprof.execution.options import Options
     from traceprof.run.windows import Range
 
-_SHOWN_BY: dict[str, tuple[str, ...]] = {"text": ("shows_kernels", "is_verbose"), "json": ()}
-"""What formats can be asked to show more; the others: kernels."""
 _SEVERITIES = [str(severity) for severity in Severity]
 
 
@@ -172,8 +168,14 @@ def command(
         if store is not None:
             _save(analysis, store, name, labels_by_key)
     finally:  # a full disk must not cost the result
-        asked_for = {"shows_kernels": shows_kernels, "is_verbose": is_verbose}
-        _write(analysis, options, output_format, output, asked_for)
+        _write(
+            analysis,
+            options,
+            output_format,
+            output,
+            shows_kernels=shows_kernels,
+            is_verbose=is_verbose,
+        )
     if is_strict and analysis.failed:
         return EXIT_LEFT_OUT
     if fail_on is not None and any(
@@ -233,23 +235,25 @@ def _write(
     options: Options,
     output_format: str,
     output: str | None,
-    shown: dict[str, bool],
+    *,
+    shows_kernels: bool,
+    is_verbose: bool,
 ) -> None:
-    if output_format == "text" and output in {None, STDOUT} and sys.stdout.isatty():
-        from rich.console import Console
+    if output_format == "text":
+        from traceprof.reports.text import report
 
-        from traceprof.reports import text
+        write_text(report(analysis, shows_kernels=shows_kernels, is_verbose=is_verbose), output)
+    elif output_format == "json":
+        from traceprof.reports.json import pieces
 
-        text.render(analysis, Console(), **shown)
-        return
-    known = _SHOWN_BY.get(output_format, ("shows_kernels",))
-    asked_for: dict[str, Any] = {name: shown[name] for name in known}
-    if output_format == "html":
+        write_output(pieces(analysis), output)
+    elif output_format == "markdown":
+        from traceprof.reports import markdown
+
+        write_output([markdown.render(analysis, shows_kernels=shows_kernels)], output)
+    else:
+        from traceprof.reports import html
         from traceprof.reports.tracks import scenes
 
-        asked_for["scenes"] = scenes(analysis, options)
-    module = import_module(f"traceprof.reports.{output_format}")
-    if output_format == "json":
-        write_output(module.pieces(analysis), output)
-    else:
-        write_output([module.render(analysis, **asked_for)], output)
+        drawn = scenes(analysis, options)
+        write_output([html.render(analysis, shows_kernels=shows_kernels, scenes=drawn)], output)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ import click
 
 from traceprof.cli import options as shared
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
-from traceprof.cli.output import STDOUT, check_output, output_options, write_output
+from traceprof.cli.output import STDOUT, check_output, output_options, write_output, write_text
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -166,15 +165,10 @@ def _sources(first: str | None, others: Sequence[str]) -> list[str]:
 
 
 def _write(comparison: Comparison, output_format: str, output: str | None) -> None:
-    name = output_format
     if output_format == "text":
         from traceprof.reports.comparison_sections import comparison_report
 
-        name = "comparison_sections"
-        if output in {None, STDOUT} and sys.stdout.isatty():
-            from rich.console import Console
-
-            Console().print(comparison_report(comparison))
-            return
-    module = import_module(f"traceprof.reports.{name}")
+        write_text(comparison_report(comparison), output)
+        return
+    module = import_module(f"traceprof.reports.{output_format}")
     write_output([module.render_comparison(comparison)], output)

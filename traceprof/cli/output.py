@@ -9,11 +9,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 Command = Callable[..., object]
 
@@ -109,6 +112,18 @@ def write_output(pieces: Iterable[str], output: str | None) -> None:
         return
     with opened_output(output) as file:
         file.writelines(piece.encode("utf-8", "replace") for piece in pieces)
+
+
+def write_text(shown: RenderableType, output: str | None) -> None:
+    """Write what rich draws: into a terminal, else as plain text. Raises UsageError, as above."""
+    if output in {None, STDOUT} and sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(shown)
+        return
+    from traceprof.reports.text import plain
+
+    write_output([plain(shown)], output)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from traceprof.cli.output import write_text
 from traceprof.errors import UsageError, one_line
 
 if TYPE_CHECKING:
@@ -59,15 +60,9 @@ def command(store: str, output_format: str, metrics: tuple[str, ...]) -> None:
 
         click.echo(json.dumps([asdict(run) for run in runs], indent=1))
         return
-    from traceprof.reports.text import plain, renderable
+    from traceprof.reports.text import renderable
 
-    shown = renderable([_section(runs)])
-    if sys.stdout.isatty():
-        from rich.console import Console
-
-        Console().print(shown)
-    else:
-        click.echo(plain(shown), nl=False)
+    write_text(renderable([_section(runs)]), None)
 
 
 def _section(runs: Sequence[StoredRun]) -> Section:

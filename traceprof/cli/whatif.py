@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from traceprof.cli import options as shared
-from traceprof.cli.output import check_output, output_options, write_output
+from traceprof.cli.output import check_output, output_options, write_output, write_text
 
 if TYPE_CHECKING:
     from traceprof.execution.options import Options
@@ -64,13 +63,11 @@ def command(
     threads waited for, and which ranks waited for each other. It is checked against what was
     measured before it answers; where it does not fit, it says so, and what to record.
     """
-    from rich.console import Console
-
     from traceprof.documents.whatif import document
     from traceprof.replay.assumptions.assumption import parse
     from traceprof.replay.whatif import whatif
     from traceprof.reports.json import render_document
-    from traceprof.reports.text import plain, renderable
+    from traceprof.reports.text import renderable
     from traceprof.reports.whatif_text import answers_section
 
     for assumption in assumed:
@@ -84,8 +81,4 @@ def command(
     if output_format == "json":
         write_output([render_document(document(answers))], output)
         return
-    text = renderable([answers_section(answers)])
-    if output is None and sys.stdout.isatty():
-        Console().print(text)
-    else:
-        write_output([plain(text)], output)
+    write_text(renderable([answers_section(answers)]), output)

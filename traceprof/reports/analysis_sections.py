@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.errors import one_line
 from traceprof.reports import ranks_text, time_text
-from traceprof.reports.blocks import Block, Paragraph, Section, section
+from traceprof.reports.blocks import MAX_RANKS, Block, Paragraph, Section, others, section
 from traceprof.reports.claims import finding_blocks, gaps, short_findings
 from traceprof.structs import Record
 from traceprof.units import counted
@@ -53,10 +53,10 @@ def analysis_sections(analysis: RunResult, *, shows_kernels: bool = False) -> An
     if not analysis.breakdown:
         return AnalysisSections(header, headline=headline, gaps=missing, notes=notes)
     by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
-    where: list[Block | str] = [
+    where: list[Block | str | None] = [
         *time_text.where_lines(analysis),
         time_text.parts_table(analysis),
-        *time_text.left_out_ranks(analysis),
+        others(len(analysis.breakdown) - MAX_RANKS, "rank"),
         *time_text.outside_the_training(by_rank),
     ]
     compute = ranks_text.compute_lines(analysis)
@@ -83,8 +83,8 @@ def short_sections(analysis: RunResult) -> list[Section]:
     problem, *more = map(one_line, time_text.headline_lines(analysis))
     missing = sorted({gap.id for gap in analysis.not_applicable})
     names = ", ".join(missing[:_MAX_NAMED])
-    others = len(missing) - _MAX_NAMED
-    unknown = f"Could not be analysed: {names}{f' and {others} more' * (others > 0)}."
+    more_missing = len(missing) - _MAX_NAMED
+    unknown = f"Could not be analysed: {names}{f' and {more_missing} more' * (more_missing > 0)}."
     left_out = [f"left out: {report.error}" for report in analysis.failed]
     return [
         section("", Paragraph(title, "title"), *lines),
@@ -99,7 +99,7 @@ def short_sections(analysis: RunResult) -> list[Section]:
         section(
             "Where the time went",
             time_text.parts_table(analysis, _MAX_RANKS),
-            *time_text.left_out_ranks(analysis, _MAX_RANKS),
+            others(len(analysis.breakdown) - _MAX_RANKS, "rank"),
             *ranks_text.compute_lines(analysis)[:1],
         ),
         section("Findings", *short_findings(analysis, _MAX_ROWS, _MAX_THEN)),

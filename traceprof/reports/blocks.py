@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 from traceprof.analyses.breakdown import Measures
 from traceprof.errors import one_line
 from traceprof.structs import Record
+from traceprof.units import counted
 
 MAX_RANKS = 32  # in a table: more than that nobody reads; the JSON has them all
 MAX_NAME = 80  # characters of a name that stands in a table
@@ -123,6 +124,11 @@ def section(title: str, *blocks: Block | str | None) -> Section:
             if block is not None
         ),
     )
+
+
+def others(num: int, what: str) -> str | None:
+    """Say that so many more are left out; None if none is."""
+    return f"… and {counted(num, f'more {what}')}: --format json has them all" if num > 0 else None
 
 
 def paragraph(text: str, *, is_apart: bool = False) -> Paragraph:

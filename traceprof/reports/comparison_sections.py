@@ -11,7 +11,7 @@ from traceprof.comparison.findings import LEVEL_TEXT, change_text, exact, signed
 from traceprof.documents.comparison import CommunicationChange, Comparison, FindingChange, Side
 from traceprof.host.idle_causes import IdleCause
 from traceprof.kernel_names import function_name
-from traceprof.reports.blocks import MAX_NAME, Paragraph, Section, section, table
+from traceprof.reports.blocks import MAX_NAME, Paragraph, Section, others, section, table
 from traceprof.reports.text import plain, renderable
 from traceprof.units import counted, duration, percent, three_digits
 from traceprof.version import __version__
@@ -260,13 +260,10 @@ def _modules(comparison: Comparison) -> Iterator[Section]:
         )
         for module in changed[:MAX_MODULES]
     ]
-    left_out = len(changed) - len(rows)
     yield section(
         "Compute, by module",
         table(("change", "before", "after", "module"), rows, text=("module",)),
-        f"… and {counted(left_out, 'more module')}: --format json has them all."
-        if left_out
-        else None,
+        others(len(changed) - len(rows), "module"),
     )
 
 

@@ -30,6 +30,7 @@ from traceprof.reports.blocks import (
     Block,
     Section,
     TableBlock,
+    others,
     paragraph,
     section,
     table,
@@ -153,9 +154,8 @@ def _ranks_on_one_clock(analysis: RunResult) -> Iterator[Block]:
             )
         )
     yield table(("rank", *of_machine, *_HEADINGS), rows, text=("host",))
-    if len(order) > len(shown):
-        more = counted(len(order) - len(shown), "more rank")
-        yield paragraph(f"… and {more}: --format json has them all")
+    if (left_out := others(len(order) - len(shown), "rank")) is not None:
+        yield paragraph(left_out)
     if not is_one_report:
         yield paragraph(f"The rank numbers come from {_SOURCES[analysis.run.rank_source]}.")
     if any(clock.source == "session start" for clock in comparison.clocks.hosts):
@@ -297,7 +297,9 @@ def _groups(analysis: RunResult) -> Iterator[Section]:
         )
     if rows:
         shown = table(_GROUP_HEADINGS, rows, text=("group", "operation"))
-        yield section("Communication by process group", shown, _rest(len(ordered)))
+        yield section(
+            "Communication by process group", shown, others(len(ordered) - _MAX_ROWS, "row")
+        )
 
 
 def _buckets(analysis: RunResult) -> Iterator[Section]:
@@ -323,7 +325,9 @@ def _buckets(analysis: RunResult) -> Iterator[Section]:
         )
     headings = ("bucket", "bytes", "ranks", "times\nper rank", "ready to\nreduced")
     if rows:
-        yield section("Gradient buckets", table(headings, rows), _rest(len(uses_by_key)))
+        yield section(
+            "Gradient buckets", table(headings, rows), others(len(uses_by_key) - _MAX_ROWS, "row")
+        )
 
 
 def _numbers(of_ranks: Iterable[tuple[int, object]]) -> str:
@@ -333,11 +337,6 @@ def _numbers(of_ranks: Iterable[tuple[int, object]]) -> str:
 def _span(counts: list[int]) -> str:
     least, most = min(counts), max(counts)
     return str(most) if least == most else f"{least}-{most}"
-
-
-def _rest(num_rows: int) -> str | None:
-    more = num_rows - _MAX_ROWS
-    return f"… and {counted(more, 'more row')}: --format json has them all" if more > 0 else None
 
 
 _MIN_SHARE = 0.5  # of what is judged: less compute is not what a step takes
@@ -588,12 +587,11 @@ def module_section(analysis: RunResult) -> Section | None:
             )
         )
     headings = ("time", "share", "own", "backward", "kernels", "module")
-    more = len(chosen.modules) - len(shown)
     return section(
         "Kernels, by module",
         f"rank {chosen.rank}, whose modules take longest together ({duration(total)})"
         if len(analysis.measured.launched) > 1
         else None,
         table(headings, rows, text=("module",)),
-        f"… and {counted(more, 'more module')}: --format json has them all" if more else None,
+        others(len(chosen.modules) - len(shown), "module"),
     )

@@ -230,25 +230,21 @@ class _Escaped:
                 yield Segment("\n".join(one_line(line) for line in lines), segment.style)
 
 
-def render(
-    analysis: RunResult,
-    console: Console | None = None,
-    *,
-    shows_kernels: bool = False,
-    is_verbose: bool = False,
-) -> str:
-    """Return the report as plain text; with a console, print it there instead.
+def render(analysis: RunResult, *, shows_kernels: bool = False, is_verbose: bool = False) -> str:
+    """Return the report as plain text, 110 columns wide."""
+    return plain(report(analysis, shows_kernels=shows_kernels, is_verbose=is_verbose))
 
-    Without `is_verbose` it is the verdict, and what it is based on: what is read in a minute. Plain
-    text is 110 columns wide.
+
+def report(
+    analysis: RunResult, *, shows_kernels: bool = False, is_verbose: bool = False
+) -> RenderableType:
+    """Return the report for a rich console.
+
+    Without `is_verbose` it is the verdict, and what it is based on: what is read in a minute.
     """
     sections = short_sections(analysis)
     if is_verbose:
         sections = analysis_sections(analysis, shows_kernels=shows_kernels).in_order
     elif shows_kernels:
         sections[-1:] = [*kernel_sections(analysis), sections[-1]]
-    drawn = renderable(sections)
-    if console is None:
-        return plain(drawn)
-    console.print(drawn)
-    return ""
+    return renderable(sections)

@@ -90,12 +90,6 @@ def parts_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> TableBlock:
     return table(headings, rows, text=("",), cut=("GPU",))
 
 
-def left_out_ranks(analysis: RunResult, max_ranks: int = MAX_RANKS) -> list[str]:
-    """Return a note on ranks left out of the table."""
-    num = len(analysis.breakdown) - max_ranks
-    return [f"… and {counted(num, 'more rank')}: --format json has them all"] if num > 0 else []
-
-
 def outside_the_training(results: Sequence[BreakdownResult]) -> list[str]:
     """Describe the time before and after the training, which is not a finding."""
     lines = []
