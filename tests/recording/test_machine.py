@@ -9,6 +9,7 @@ from traceprof.recording.machine import (
     as_ranges,
     counters_restricted,
     look_at_cores,
+    look_at_machine,
     network_cards,
     paranoid_level,
     permits_sampling,
@@ -68,7 +69,11 @@ def test_a_machine_without_any_of_it(tmp_path: Path) -> None:
 def test_network_cards_are_listed_by_name(tmp_path: Path) -> None:
     for name in ("mlx5_1", "mlx5_0"):
         (tmp_path / "sys/class/infiniband" / name).mkdir(parents=True)
-    assert network_cards(tmp_path) == ("mlx5_0", "mlx5_1")
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia/version").touch()
+    machine = look_at_machine(may_sample=True, root=tmp_path)
+    assert machine.network_cards == ("mlx5_0", "mlx5_1")
+    assert machine.has_gpu
 
 
 V2 = {"proc/self/cgroup": "0::/jobs/step1\n"}

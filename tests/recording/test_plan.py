@@ -7,15 +7,7 @@ from typing import Any
 import pytest
 
 from traceprof.errors import UsageError
-from traceprof.recording.machine import (
-    Machine,
-    counters_restricted,
-    look_at_machine,
-    network_cards,
-    paranoid_level,
-    permits_sampling,
-    ptrace_scope,
-)
+from traceprof.recording.machine import Machine
 from traceprof.recording.nsys import Nsys, parse_may_sample, parse_options
 from traceprof.recording.plan import TORCH, Flags, choose_flags, make_plan
 
@@ -193,31 +185,3 @@ def test_the_installed_nsys_has_the_flags(nsys: str) -> None:
 )
 def test_what_nsys_says_of_sampling(said: str, may_sample: bool | None) -> None:
     assert parse_may_sample(said) is may_sample
-
-
-def test_what_the_files_of_a_machine_say(tmp_path: Path) -> None:
-    assert (paranoid_level(tmp_path), ptrace_scope(tmp_path)) == (None, None)
-    assert (counters_restricted(tmp_path), network_cards(tmp_path)) == (None, ())
-    for name, text in {
-        "proc/sys/kernel/perf_event_paranoid": "-1\n",
-        "proc/sys/kernel/yama/ptrace_scope": "1\n",
-        "proc/driver/nvidia/version": "NVRM version: x\n",
-        "proc/driver/nvidia/params": "ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\n",
-        "sys/class/infiniband/mlx5_1/x": "",
-        "sys/class/infiniband/mlx5_0/x": "",
-    }.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    assert (paranoid_level(tmp_path), ptrace_scope(tmp_path)) == (-1, 1)
-    assert counters_restricted(tmp_path) is True
-    machine = look_at_machine(may_sample=True, root=tmp_path)
-    assert machine.has_gpu
-    assert machine.network_cards == ("mlx5_0", "mlx5_1")
-
-
-def test_levels_of_the_kernel() -> None:
-    assert permits_sampling(4, is_root=True) is True
-    assert permits_sampling(2, is_root=False) is True
-    assert permits_sampling(3, is_root=False) is False
-    assert permits_sampling(None, is_root=False) is None

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 import pytest
+from torch.overrides import TorchFunctionMode
 
 import traceprof
 from instrument.core import nvtx_ranges
@@ -51,6 +52,20 @@ def record(replace: Callable[[Any, str, Any], None]) -> list[str]:
 def pushed(events: list[str]) -> list[str]:
     """Return the labels of the push/pop ranges, in the order in which they opened."""
     return [event.removeprefix("push ") for event in events if event.startswith("push ")]
+
+
+class SeenCalls(TorchFunctionMode):
+    """A mode of the user that notes which of PyTorch's functions are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.functions: list[Any] = []
+
+    def __torch_function__(
+        self, func: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.functions.append(func)
+        return func(*args, **(kwargs or {}))
 
 
 _FAULTS = ("Importation failed", "Connection to Agent lost", "Local Endpoint is not available")

@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d
 
 import instrument
 from instrument.core import calls, operations
-from tests.support.recording import pushed
+from tests.support.recording import SeenCalls, pushed
 from tests.support.workers import until
 
 SELF = "group=0 rank=0 size=1"
@@ -309,28 +309,13 @@ def test_an_exception_in_a_coalescing_block(recorded: list[str]) -> None:
     assert calls.thread.level == calls.FREE
 
 
-class Watching(torch.overrides.TorchFunctionMode):
-    """Notes what the user's program calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        self.seen.append(func.__name__)
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.usefixtures("alone")
 def test_modes_of_the_user_see_the_same_calls(recorded: list[str]) -> None:
     def seen() -> list[str]:
-        watching = Watching()
-        with watching:
+        with SeenCalls() as mode:
             dist.all_reduce(ones())
             dist.all_gather_single(ones(), ones())
-        return list(watching.seen)
+        return [function.__name__ for function in mode.functions]
 
     before = seen()
     instrument.enable()

@@ -12,15 +12,18 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 import instrument
 from instrument import wraps
 from instrument.core import calls, operations
 from instrument.switch import PARTS
-from instrument.wraps import collectives, point_to_point, process_groups
+from instrument.wraps import collectives, point_to_point, process_groups, steps, tensor_copies
 from instrument.wraps import functional as our_functional
 
 FUNCTIONS = (FunctionType, BuiltinFunctionType)
@@ -57,9 +60,14 @@ def held(module_names: set[str]) -> dict[tuple[str, str], object]:
 
 
 def methods() -> dict[tuple[str, str], object]:
-    """Return what the classes hold under each name."""
-    classes = (dist.ProcessGroup, dist.Work, dist.P2POp)
-    return {
+    """Return what the classes hold under each name, and the step that SGD's runs."""
+    classes = (
+        *(dist.ProcessGroup, dist.Work, dist.P2POp, DistributedDataParallel, torch.Tensor),
+        *(torch.nn.Module, torch.optim.Optimizer, torch.optim.SGD, _BaseDataLoaderIter),
+    )
+    cell = steps._cell_of_step(vars(torch.optim.SGD)["step"])
+    assert cell is not None
+    return {("SGD", "inside of step"): cell.cell_contents} | {
         (class_.__name__, name): value for class_ in classes for name, value in vars(class_).items()
     }
 
@@ -109,10 +117,12 @@ def test_every_method_of_a_group() -> None:
 
 
 def test_all_are_wrapped_under_all_names_and_all_come_back(recorded: list[str]) -> None:
+    torch.optim.SGD([torch.ones(1)])  # PyTorch wraps a class's step with its first object
     instrument.enable()
     instrument.disable()  # has imported what it needs
     modules = {name for name in list(sys.modules) if name.split(".")[0] != "instrument"}
     before, before_of_classes = held(modules), methods()
+    torch_run_backward = before["torch.autograd.graph", "_engine_run_backward"]
     instrument.enable()
     during = held(modules)
     communication = functions(distributed_c10d.__all__, distributed_c10d) - NO_COMMUNICATION
@@ -123,8 +133,15 @@ def test_all_are_wrapped_under_all_names_and_all_come_back(recorded: list[str]) 
             id(wrapper)
         }
     changed = {key for key, value in methods().items() if value is not before_of_classes.get(key)}
-    wrapped_methods = {("ProcessGroup", name) for name in process_groups.METHODS}
-    assert changed - wrapped_methods == {("Work", "wait"), ("Work", "synchronize"), ("P2POp", "op")}
+    of_groups = {("ProcessGroup", name) for name in process_groups.METHODS}
+    assert changed - of_groups == {
+        *(("Work", "wait"), ("Work", "synchronize"), ("P2POp", "op"), ("SGD", "inside of step")),
+        *(("Module", "__call__"), ("Optimizer", "profile_hook_step")),
+        *(("DistributedDataParallel", "_pre_forward"), ("_BaseDataLoaderIter", "__next__")),
+        ("DistributedDataParallel", "_register_builtin_comm_hook"),
+        *(("Tensor", name) for name in tensor_copies.LABELS),
+    }
+    assert during["torch.autograd.graph", "_engine_run_backward"] is not torch_run_backward
     instrument.disable()
     after = held(modules)
     assert after.keys() == before.keys()

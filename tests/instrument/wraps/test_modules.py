@@ -64,12 +64,6 @@ def paths(events: list[str]) -> list[str]:
     return [label[len(module) :] for label in pushed(events) if label.startswith(module)]
 
 
-def test_none_unless_asked_for(recorded: list[str]) -> None:
-    instrument.enable()
-    Net()(torch.ones(2, 3))
-    assert recorded == ["push forward", "pop"]
-
-
 @pytest.mark.parametrize("depth", OF_DEPTH)
 def test_paths_down_to_a_depth(named: Callable[[int], list[str]], depth: int) -> None:
     model, batch = Net(), torch.ones(2, 3)
@@ -83,14 +77,6 @@ def test_paths_down_to_a_depth(named: Callable[[int], list[str]], depth: int) ->
     num = len(events)
     model(batch)
     assert len(events) == num
-
-
-def test_what_was_replaced_is_put_back(named: Callable[[int], list[str]]) -> None:
-    original = torch.nn.Module.__call__
-    named(2)
-    assert torch.nn.Module.__call__ is not original
-    instrument.disable()
-    assert torch.nn.Module.__call__ is original
 
 
 def test_a_part_that_runs_alone_keeps_the_name_that_it_had(
@@ -143,8 +129,8 @@ def test_a_compiled_model_is_the_same_graphs(named: Callable[[int], list[str]]) 
     assert set(paths(events)) <= {"Net"}  # what is compiled is one
 
 
-@pytest.mark.parametrize("text", ["deep", "1.5"])
-def test_a_depth_that_is_none_leaves_modules_out(
+@pytest.mark.parametrize("text", ["", "deep", "1.5"])
+def test_without_a_depth_modules_are_left_out(
     recorded: list[str], monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setenv(MODULES, text)

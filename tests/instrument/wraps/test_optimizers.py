@@ -98,16 +98,6 @@ def test_a_step_within_a_step_and_closures(recorded: list[str]) -> None:
     assert recorded == STEP
 
 
-def test_exceptions_close_the_range(recorded: list[str]) -> None:
-    def fail() -> float:
-        raise KeyError("the user's own")
-
-    instrument.enable()
-    with pytest.raises(KeyError, match="the user's own"):
-        own_class()(weights()).step(fail)
-    assert recorded == STEP
-
-
 def test_hooks_and_gradient_scaling(recorded: list[str]) -> None:
     optimizer = SGD(weights(), lr=0.1)
     calls: list[str] = []
@@ -137,20 +127,3 @@ def test_parameters_bit_for_bit(recorded: list[str], options: dict[str, bool]) -
     instrument.enable()
     assert torch.equal(stepped(), without)
     assert pushed(recorded) == ["optimizer step"] * 3
-
-
-def test_everything_is_as_it_was(recorded: list[str]) -> None:
-    made = own_class()
-    made(weights())
-    SGD(weights())
-
-    def held() -> list[object]:
-        steps = [vars(owner)["step"] for owner in (SGD, made)]
-        inside = [step.__closure__[0].cell_contents for step in steps]
-        return [*steps, *inside, vars(Optimizer)["profile_hook_step"]]
-
-    before = held()
-    instrument.enable()
-    assert held()[:2] == before[:2]  # even now
-    instrument.disable()
-    assert all(new is old for new, old in zip(held(), before, strict=True))

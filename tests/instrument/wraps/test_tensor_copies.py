@@ -13,12 +13,11 @@ import torch._dynamo
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import instrument
 from instrument.wraps import tensor_copies
-from tests.support.recording import pushed
+from tests.support.recording import SeenCalls, pushed
 from tests.support.selection import long_after
 
 NAMES = tuple(tensor_copies.LABELS)
@@ -229,18 +228,6 @@ def test_without_a_tool_that_records_nothing_is_replaced() -> None:
     assert set(NAMES).isdisjoint(vars(torch.Tensor))
 
 
-class Seen(TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.functions: list[object] = []
-
-    def __torch_function__(
-        self, func: Any, types: object, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.functions.append(func)
-        return func(*args, **(kwargs or {}))
-
-
 class Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -269,7 +256,7 @@ def test_modes_and_subclasses_see_the_same_calls(recorded: list[str]) -> None:
     def run() -> list[object]:
         Subclass.functions = []
         plain, own = torch.ones(3), torch.ones(3).as_subclass(Subclass)
-        for mode in (Seen(), Dispatched()):
+        for mode in (SeenCalls(), Dispatched()):
             with mode:
                 plain.to("meta")
                 plain.copy_(torch.zeros(3))
