@@ -45,7 +45,7 @@ from traceprof.findings import Basis, Saving
 from traceprof.ranks.passes import BACKWARD, FORWARD
 from traceprof.reports import html, text
 from traceprof.reports import json as json_report
-from traceprof.reports.claims import claim
+from traceprof.reports.claims import sentences
 from traceprof.reports.drawings import CLASSES, LABELS, WIDTH, pipeline_drawing, pipeline_drawings
 from traceprof.reports.ranks_text import MAX_KERNELS, compute_lines
 from traceprof.trace.nsight import schema
@@ -245,7 +245,7 @@ def test_a_replay_that_takes_out_more_than_the_finding_costs_says_so() -> None:
     assert isinstance(cost, int)
 
     def said(saving: Saving) -> str:
-        return "; ".join(claim(result, [replace(finding, saving=saving)]).sentences)
+        return "; ".join(sentences(result, [replace(finding, saving=saving)]))
 
     more = ": more than its cost, as the host then launches ahead"
     assert more in said(Saving.at_most(2 * cost, "no-sync"))
@@ -260,7 +260,7 @@ def test_two_findings_of_one_rank_are_no_two_ranks() -> None:
     result = result_of(SAMPLE_FOLDER / "launch-bound.sqlite")
     finding = next(one for one in result.findings if one.id == "gpu-idle")
     other = replace(finding, title="The other direction", impact_ns=finding.impact_ns - 1)
-    said = "; ".join(claim(result, [finding, other]).sentences)
+    said = "; ".join(sentences(result, [finding, other]))
     assert "lowest" not in said
     assert "also: The other direction (" in said
     assert ranks_text([one.rank for one in (finding, other)]) == "rank 0"
@@ -274,7 +274,7 @@ def test_half_precision_gains_more_than_multiplications_cost_and_why_is_said() -
     why = "cost, as kernels that only move numbers become faster, too"
     for share, is_more in ((0.9, False), (1.3, True)):
         most = Saving.at_most(round(share * finding.impact_ns / 5), "half-precision")
-        said = "; ".join(claim(result, [replace(finding, saving=most)]).sentences)
+        said = "; ".join(sentences(result, [replace(finding, saving=most)]))
         assert (why in said) == is_more
 
 

@@ -88,12 +88,11 @@ class Claim(Record, frozen=True):
     severity: str
     ranks: str  # such as `ranks 0-7`
     rank: int  # where it costs most, and the evidence is from
-    cost: str  # in short, with what a replay would gain; alone where there are no sentences
     sentences: tuple[str, ...]  # the title, then what it costs in a step and would gain
-    evidence: tuple[SeenEvidence, ...] = ()
-    advice: tuple[str, ...] = ()  # the most promising first
-    num_advice: int = 0  # shown in short formats
-    more: str = ""  # says where the other advice is
+    evidence: tuple[SeenEvidence, ...]
+    advice: tuple[str, ...]  # the most promising first
+    num_advice: int  # shown in short formats
+    more: str  # says where the other advice is
 
 
 class Gap(Record, frozen=True):

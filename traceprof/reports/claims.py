@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
-
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.steps import counted_steps
 from traceprof.analyses.verdict.phases import name_of_phase
@@ -53,7 +51,7 @@ def finding_blocks(analysis: RunResult) -> Iterator[Block]:
     groups = by_id(analysis.findings)
     seen: set[tuple[int, int, int]] = set()  # rank, start and end of evidence shown so far
     for place, group in enumerate(groups):
-        yield _with_evidence(claim(analysis, group), group, place, seen)
+        yield _claim(analysis, group, place, seen)
     small = small_fixes(analysis.findings)
     if small is not None:
         yield paragraph(small)
@@ -117,46 +115,10 @@ def _gain_cell(saving: Saving | None) -> str:
     return f"at most {duration(saving.high_ns)}" if saving.high_ns else "nothing"
 
 
-def claim(analysis: RunResult, group: Sequence[Finding]) -> Claim:
-    """Return what a finding claims of the ranks that have it, without evidence and advice."""
-    worst, kind = worst_of(group), judged_kind(analysis.breakdown)
-    headline, saving = analysis.headline, worst.saving
-    has_steps = headline is not None and headline.lengths is not None
-    unit = "" if headline is None else headline.breakdown.unit.unit.one
-    gain = gain_text(saving, unit if has_steps else f"the {kind}")
-    most = "at most " if len(group) > 1 and worst.impact_ns else ""
-    replayed = f"; {gain}" if gain and saving is not None and saving.assume is not None else ""
-    # A share that is of none of the times in the title is read as one of the last of them.
-    cost = duration(worst.impact_ns)
-    of_what = f"it costs {cost}, " if worst.impact_ns and cost not in worst.title else ""
-    sentences = [f"rank {worst.rank}: {one_line(worst.title)} ({of_what}{_cost(worst, kind)})"]
-    per_step = worst.metrics.get("per_step_ns")
-    if isinstance(per_step, int):
-        word = "step" if headline is None else headline.breakdown.unit.unit.word
-        sentences.append(f"{duration(per_step)} in the mean {word}")
-    if gain:
-        sentences.append(gain + _beyond(analysis, worst))
-    if worst.elsewhere is not None:
-        sentences.append(_in_phase(worst, worst.elsewhere, unit))
-    least = min(group, key=lambda finding: finding.impact_fraction)
-    if least.rank == worst.rank and len(group) > 1:  # as with both directions of a link
-        others = (one for one in group if one is not worst and one.rank == worst.rank)
-        sentences += [f"also: {one_line(one.title)} ({_cost(one, kind)})" for one in others]
-    elif _cost(least, kind) != _cost(worst, kind):
-        sentences.append(f"lowest: rank {least.rank} with {percent(least.impact_fraction)}")
-    return Claim(
-        id=worst.id,
-        severity=str(worst.severity),
-        ranks=ranks_text([finding.rank for finding in group]),
-        rank=worst.rank,
-        cost=f"{most}{_cost(worst, kind)}{replayed}",
-        sentences=tuple(sentences),
-    )
-
-
-def _with_evidence(
-    claimed: Claim, group: Sequence[Finding], place: int, seen: set[tuple[int, int, int]]
+def _claim(
+    analysis: RunResult, group: Sequence[Finding], place: int, seen: set[tuple[int, int, int]]
 ) -> Claim:
+    """Return what a finding claims of the ranks that have it."""
     worst, evidence = worst_of(group), []
     for number, item in enumerate(worst.evidence):
         interval = worst.rank, item.start_ns, item.end_ns
@@ -170,13 +132,44 @@ def _with_evidence(
     is_first = place < _MIN_ADVISED and worst.impact_ns > 0
     num_advice = max(_MAX_SHOWN[worst.severity], is_first)
     more = len(worst.advice) - num_advice
-    return replace(
-        claimed,
+    return Claim(
+        id=worst.id,
+        severity=str(worst.severity),
+        ranks=ranks_text([finding.rank for finding in group]),
+        rank=worst.rank,
+        sentences=tuple(sentences(analysis, group)),
         evidence=tuple(evidence),
         advice=tuple(map(one_line, worst.advice)),
         num_advice=num_advice,
         more=f"… {more} more: traceprof explain {worst.id}" if num_advice and more > 0 else "",
     )
+
+
+def sentences(analysis: RunResult, group: Sequence[Finding]) -> Iterator[str]:
+    """Yield the title of a finding of several ranks, what it costs in a step and would gain."""
+    worst, kind = worst_of(group), judged_kind(analysis.breakdown)
+    headline = analysis.headline
+    has_steps = headline is not None and headline.lengths is not None
+    unit = "" if headline is None else headline.breakdown.unit.unit.one
+    # A share that is of none of the times in the title is read as one of the last of them.
+    cost = duration(worst.impact_ns)
+    of_what = f"it costs {cost}, " if worst.impact_ns and cost not in worst.title else ""
+    yield f"rank {worst.rank}: {one_line(worst.title)} ({of_what}{_cost(worst, kind)})"
+    per_step = worst.metrics.get("per_step_ns")
+    if isinstance(per_step, int):
+        word = "step" if headline is None else headline.breakdown.unit.unit.word
+        yield f"{duration(per_step)} in the mean {word}"
+    if gain := gain_text(worst.saving, unit if has_steps else f"the {kind}"):
+        yield gain + _beyond(analysis, worst)
+    if worst.elsewhere is not None:
+        yield _in_phase(worst, worst.elsewhere, unit)
+    least = min(group, key=lambda finding: finding.impact_fraction)
+    if least.rank == worst.rank and len(group) > 1:  # as with both directions of a link
+        for other in group:
+            if other is not worst and other.rank == worst.rank:
+                yield f"also: {one_line(other.title)} ({_cost(other, kind)})"
+    elif _cost(least, kind) != _cost(worst, kind):
+        yield f"lowest: rank {least.rank} with {percent(least.impact_fraction)}"
 
 
 def _beyond(analysis: RunResult, finding: Finding) -> str:

@@ -85,7 +85,8 @@ class _Line(NamedTuple):
 def _lines(blocks: Sequence[Block]) -> Iterator[_Line | TableBlock]:
     before = [None, *blocks]
     for previous, block in pairwise(before):
-        if _stands_apart(previous, block):
+        is_apart = isinstance(block, (Paragraph, TableBlock)) and block.is_apart
+        if is_apart or (isinstance(block, Claim) and previous is not None):
             yield _Line(Text(""))
         if isinstance(block, Paragraph):
             yield _Line(Text(block.text, _STYLE[block.style]))
@@ -98,22 +99,12 @@ def _lines(blocks: Sequence[Block]) -> Iterator[_Line | TableBlock]:
             yield block
 
 
-def _stands_apart(previous: Block | None, block: Block | None) -> bool:
-    if isinstance(block, Claim):
-        is_one_of_list = isinstance(previous, Claim) and not (previous.sentences or block.sentences)
-        return previous is not None and not is_one_of_list
-    return isinstance(block, (Paragraph, TableBlock)) and block.is_apart
-
-
 def _claim(claim: Claim) -> Iterator[_Line]:
     head = Text.assemble(
         (f" {claim.severity} ", _SEVERITY_STYLE[claim.severity]),
         (f" {claim.id} ", "bold"),
         f"  {claim.ranks}",
     )
-    if not claim.sentences:
-        yield _Line(head.append(f": {claim.cost}"))
-        return
     yield _Line(head)
     title, *more = claim.sentences
     for text in [title, *(["; ".join(more)] if more else [])]:
