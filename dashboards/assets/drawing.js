@@ -1,7 +1,7 @@
 // @ts-check
 // Records what is drawn on a canvas as shapes of SVG. The canvas is drawn as always, and its context
 // keeps the state: colours, fonts and transformations are read from it. Paths, rectangles, circles,
-// clipping and texts are recorded, which is what our painters and uPlot use; there are libraries that
+// clipping and texts are recorded, which is what our painters use; there are libraries that
 // draw SVG in place of a canvas, but none that knows `Path2D`.
 import { RecordedPath, rounded } from "./recorded_path.js";
 import { HATCH } from "./timeline/colors.js";

@@ -18,7 +18,7 @@ from playwright.sync_api import Page, expect
 from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
 from tests.support.builders import TraceBuilder
-from tests.support.dashboard import Serve, box_of, drag, loaded, query, serving
+from tests.support.dashboard import IN_ROW, Serve, drag, loaded, query, serving
 from tests.support.selection import long_after
 from tests.support.traces import SAMPLE, analysis_of
 from tests.support.two_phases import LONGER, SHORTER, program
@@ -253,10 +253,13 @@ def test_other_pages_take_few_requests(own_page: Page, sample_url: str, path: st
     assert 20 < len(loaded(own_page, f"{sample_url}/{path}")) <= 50
 
 
+NUM_ROWS = "name => document.getElementById(name).chart.rows.length"
+
+
 def test_steps(page: Page, sample_url: str) -> None:
     expected = document("ddp")
     shown(page, f"{sample_url}/steps")
-    page.wait_for_selector("#steps-bars .uplot canvas")
+    page.wait_for_selector("#steps-bars canvas")
     for row, rank in zip(grid(page, "steps"), (0, 1), strict=True):
         of_rank = [step for step in expected["steps"] if step["rank"] == rank]
         steps = [step for step in of_rank if step["left_out"] is None]
@@ -266,7 +269,7 @@ def test_steps(page: Page, sample_url: str) -> None:
         assert row["window_ns"] == f"{mean(step['window_ns'] for step in steps) / 1e6:.3f}"
         assert row["slowest_ns"] == f"{slowest['window_ns'] / 1e6:.3f}"
         assert row["number"] == str(slowest["step"])
-    expect(page.locator("#steps-bars .uplot")).to_have_count(2)
+    assert page.evaluate(NUM_ROWS, "steps-bars") == 2
 
 
 @pytest.mark.long
@@ -280,7 +283,7 @@ def test_links(page: Page, serve: Serve) -> None:
         assert number(row["bytes"]) == use["bytes"]
         assert number(row["gb_per_s"]) == pytest.approx(use["gb_per_s"], abs=5e-4)
         assert number(row["peak_gb_per_s"]) == pytest.approx(use["peak_gb_per_s"], abs=0.05)
-    page.wait_for_selector("#link-rates .uplot canvas")
+    page.wait_for_selector("#link-rates canvas")
     # Those that carried next to nothing are not drawn, and said.
     said = re.search(
         r"the (\d+) of (\d+) links that come closest to their peak.*\b(\d+) links? below 1 %",
@@ -290,7 +293,7 @@ def test_links(page: Page, serve: Serve) -> None:
     assert said is not None
     num_drawn, num_used, num_idle = map(int, said.groups())
     assert num_drawn < num_used == len(expected["links"]) - num_idle
-    expect(page.locator("#link-rates .uplot")).to_have_count(num_drawn)
+    assert page.evaluate(NUM_ROWS, "link-rates") == num_drawn
 
 
 def test_ranks_and_their_csv(page: Page, sample_url: str, tmp_path: Path) -> None:
@@ -402,11 +405,9 @@ def test_reports_are_chosen(page: Page) -> None:
 
 def test_zooming_is_in_the_address(page: Page, sample_url: str) -> None:
     shown(page, f"{sample_url}/launch-queue?rank=0")
-    area = page.locator("#queue-depth .u-over").first
-    area.wait_for()
-    box = box_of(area)
-    middle = box["y"] + box["height"] / 2
-    drag(page, (box["x"] + 0.25 * box["width"], middle), (box["x"] + 0.75 * box["width"], middle))
+    page.locator("#queue-depth canvas").wait_for()
+    first, last = (page.evaluate(IN_ROW, ["queue-depth", 0, share]) for share in (0.25, 0.75))
+    drag(page, first, last)
     page.wait_for_function("() => location.search.includes('start=')")
     asked = query(page)
     whole = document("ddp")["breakdown"][0]

@@ -12,16 +12,10 @@ import pytest
 import resvg_py
 from playwright.sync_api import Locator, Page, expect
 
-from tests.support.dashboard import Serve, box_of
+from tests.support.dashboard import IN_ROW, Serve, box_of
 from tests.support.traces import SAMPLE, analysis_of
 from traceprof.documents.analysis.records import document
 from traceprof.version import __version__
-
-# Where a value of the x axis stands in the window, in the middle of a row of uPlot's.
-PLACE = """([name, row, share]) => {
-    const over = document.querySelectorAll(`#${name} .u-over`)[row].getBoundingClientRect();
-    return [over.left + share * over.width, over.top + over.height / 2];
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +40,7 @@ def test_a_click_on_a_step_leads_to_it(
     page: Page, sample_url: str, steps: list[dict[str, Any]]
 ) -> None:
     open_page(page, f"{sample_url}/steps?rank=0", "steps-bars")
-    x, y = page.evaluate(PLACE, ["steps-bars", 0, 0.5 / len(steps)])
+    x, y = page.evaluate(IN_ROW, ["steps-bars", 0, 0.5 / len(steps)])
     page.mouse.move(x, y)
     note = page.locator("#steps-bars .pointer-note")
     expect(note).to_contain_text("rank 0, step 0")
@@ -82,7 +76,7 @@ def test_a_slow_step_says_why_and_leads_to_it(page: Page, serve: Serve) -> None:
     open_page(page, f"{serve(SAMPLE.with_stem('launch-queue-stall'))}/steps", "steps-bars")
     note = page.locator("#steps-bars .pointer-note")
     for nudge in range(100):  # until the chart listens and lies where it stays
-        x, y = page.evaluate(PLACE, ["steps-bars", 0, 0.25])
+        x, y = page.evaluate(IN_ROW, ["steps-bars", 0, 0.25])
         page.mouse.move(x, y + nudge % 2)
         if note.is_visible():
             break
@@ -112,8 +106,8 @@ def test_the_heat_map_leads_to_steps_by_mouse_and_key(
 @pytest.mark.long
 def test_a_piece_of_time_is_chosen_on_the_rates(page: Page, serve: Serve) -> None:
     open_page(page, f"{serve(SAMPLE.with_stem('link-counters'))}/links?rank=0", "link-rates")
-    x, y = page.evaluate(PLACE, ["link-rates", 1, 0.25])
-    right, _ = page.evaluate(PLACE, ["link-rates", 1, 0.75])
+    x, y = page.evaluate(IN_ROW, ["link-rates", 1, 0.25])
+    right, _ = page.evaluate(IN_ROW, ["link-rates", 1, 0.75])
     page.mouse.move(x, y)
     expect(page.locator("#link-rates .pointer-note")).to_contain_text("mean over time")
     drawn = json.loads(page.locator("#link-rates").get_attribute("data-plots") or "")
@@ -125,8 +119,8 @@ def test_a_piece_of_time_is_chosen_on_the_rates(page: Page, serve: Serve) -> Non
     row = drawn["rows"][1]
     assert (end - start) / (row["end"] - row["start"]) == pytest.approx(0.5, abs=0.02)
     page.get_by_text("double-click for the whole").wait_for()
-    expect(page.locator("#link-rates .u-over").first).to_be_visible()
-    page.locator("#link-rates .u-over").nth(1).dblclick()
+    page.locator("#link-rates canvas").wait_for()
+    page.mouse.dblclick(*page.evaluate(IN_ROW, ["link-rates", 1, 0.5]))
     page.wait_for_url(lambda url: "start=" not in url)
 
 
@@ -160,14 +154,13 @@ def test_a_kernel_that_runs_longer_leads_to_its_longest_run(page: Page, serve: S
 @pytest.mark.long
 def test_charts_take_the_theme_and_the_width(page: Page, sample_url: str) -> None:
     open_page(page, f"{sample_url}/steps", "steps-bars")
-    width = page.locator("#steps-bars .uplot").first.evaluate("box => box.clientWidth")
+    width = "() => document.querySelector('#steps-bars canvas').clientWidth"
+    before = page.evaluate(width)
     page.set_viewport_size({"width": 1600, "height": 800})
-    page.wait_for_function(
-        "before => document.querySelector('#steps-bars .uplot').clientWidth > before + 200",
-        arg=width,
-    )
-    page.locator("#theme").click()
-    expect(page.locator("#steps-bars .uplot canvas").first).to_be_visible()
+    page.wait_for_function(f"before => ({width})() > before + 200", arg=before)
+    for _ in range(2):  # and back, since the browser keeps it
+        page.locator("#theme").click()
+        expect(page.locator("#steps-bars canvas")).to_be_visible()
 
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -159,6 +159,15 @@ def drag(page: Page, first: tuple[float, float], last: tuple[float, float]) -> N
     page.mouse.up()
 
 
+IN_ROW = """([name, row, share]) => {
+    const { chart } = document.getElementById(name);
+    const box = chart.canvas.getBoundingClientRect();
+    const { left, top, width, height } = chart.box(row);
+    return [box.left + left + share * width, box.top + top + height / 2];
+}"""
+"""Where a share of the axis stands in the window, in the middle of a row of a chart."""
+
+
 def query(page: Page) -> dict[str, str]:
     """Return the parameters of the page's address."""
     parts = parse_qs(urlsplit(page.url).query, keep_blank_values=True)

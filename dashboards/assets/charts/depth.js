@@ -1,13 +1,12 @@
 // @ts-check
 // The depth of launch queues over time, a row for each rank; shaded where the host was blocked.
 import { entry } from "./frame.js";
-import { WHOLE } from "./plot.js";
-import { LIMIT, held, stepped } from "./time_rows.js";
+import { LIMIT, drawHeld, fillHeld } from "./time_rows.js";
 
 /** @import { DepthRow, RowKind } from "./types.d.ts" */
 
 const [FAINT, STRONG] = [0.08, 0.35]; // opacity of a piece that is blocked briefly, and of one that is blocked throughout
-const seconds = (/** @type {number[]} */ times) => times.map((time) => time / 1e9);
+const seconds = (/** @type {DepthRow} */ { times }) => times.map((time) => time / 1e9);
 
 /**
  * @param {DepthRow} row
@@ -31,6 +30,7 @@ export function depthLines({ title, times, least, most, limit_text, blocked }, i
 export const DEPTH = {
   height: 100,
   low: 50,
+  counts: true,
   legend(rows) {
     const [{ color, blocked_color }] = /** @type {[DepthRow]} */ (rows);
     const isRange = rows.some(({ least, most }) => least.some((low, index) => low < (most[index] ?? low)));
@@ -42,29 +42,22 @@ export const DEPTH = {
       ...(hasLimit ? [entry("╌", LIMIT, "limit")] : []),
     ];
   },
-  increments: WHOLE,
   top: ({ most }) => most.reduce((top, depth) => Math.max(top, depth), 1),
-  options({ color }) {
-    const line = stepped(color);
-    return {
-      series: [{}, { ...line, width: 1.2 }, { ...line, width: 0 }],
-      bands: [{ series: [1, 2], fill: `${color}40` }],
-    };
-  },
-  data: ({ times, least, most }) => [seconds(times), held(most), held(least)],
-  times: ({ times }) => seconds(times),
+  times: seconds,
   lines: depthLines,
-  drawBehind(chart, { blocked, blocked_color }) {
-    const { ctx, bbox } = chart;
-    ctx.save();
-    ctx.fillStyle = blocked_color;
+  paint(context, row, box) {
+    const { blocked, blocked_color, color, least, most } = row;
+    context.fillStyle = blocked_color;
     blocked.starts.forEach((start, index) => {
-      const [left, right] = [start, blocked.ends[index] ?? start]
-        .map((time) => Math.min(Math.max(chart.valToPos(time / 1e9, "x", true), bbox.left), bbox.left + bbox.width));
-      if (left === undefined || right === undefined || right <= left) return;
-      ctx.globalAlpha = FAINT + (STRONG - FAINT) * (blocked.shares[index] ?? 0);
-      ctx.fillRect(left, bbox.top, right - left, bbox.height);
+      const [left, right] = [box.x(start / 1e9), box.x((blocked.ends[index] ?? start) / 1e9)];
+      context.globalAlpha = FAINT + (STRONG - FAINT) * (blocked.shares[index] ?? 0);
+      context.fillRect(left, box.top, right - left, box.height);
     });
-    ctx.restore();
+    context.globalAlpha = 1;
+    context.fillStyle = `${color}40`;
+    fillHeld(context, box, seconds(row), most, least);
+    context.strokeStyle = color;
+    context.lineWidth = 1.2;
+    drawHeld(context, box, seconds(row), most);
   },
 };

@@ -5,7 +5,7 @@ import { polygon } from "../timeline/geometry.js";
 import { CanvasChart } from "./canvas.js";
 import { widest } from "./cells.js";
 import { entry, legend, themeColor } from "./frame.js";
-import { decimalTexts } from "./plot.js";
+import { linearTicks, logTicks } from "./ticks.js";
 
 /** @import { LaneMark, Lanes, Picture } from "./types.d.ts" */
 /** @typedef {{ series: number, point: number, row: number }} LanePlace */
@@ -16,7 +16,6 @@ const RIGHT = 18;
 const TICK = 70; // between ticks, at least
 const MAX_NAMES = 0.4; // of the width
 const NEAR = 14; // pixels, the reach of the pointer
-const MAX_DECADES = 5; // of a logarithmic axis, with three ticks each
 
 /**
  * Place and colours of a mark.
@@ -93,36 +92,6 @@ function drawMark(context, name, spot) {
   context.strokeStyle = spot.color;
   context.lineWidth = 2;
   MARKS[name].draw(context, spot);
-}
-
-/**
- * Places of ticks: 1, 2 or 5 of a power of ten apart, at most so many.
- * @param {number} low
- * @param {number} high
- * @param {number} count
- */
-export function linearTicks(low, high, count) {
-  const nearest = (high - low) / Math.max(count, 1);
-  const power = 10 ** Math.floor(Math.log10(nearest));
-  const distance = power * ([1, 2, 5].find((digit) => digit * power >= nearest) ?? 10);
-  const first = Math.ceil(low / distance);
-  const length = Math.floor(high / distance) - first + 1;
-  const places = Array.from({ length }, (_, index) => (first + index) * distance);
-  return { places, texts: decimalTexts(places, distance) };
-}
-
-/**
- * Places of ticks of a logarithmic axis: 1, 2 and 5, or 1 alone, of every power of ten.
- * @param {number} low
- * @param {number} high
- */
-export function logTicks(low, high) {
-  const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
-  const digits = last - first > MAX_DECADES ? [1] : [1, 2, 5];
-  const places = Array.from({ length: last - first + 1 }, (_, index) => first + index)
-    .flatMap((power) => digits.map((digit) => Number(`${digit}e${power}`)))
-    .filter((place) => place >= low && place <= high);
-  return { places, texts: places.map((place) => place.toLocaleString("en", { maximumFractionDigits: 9 })) };
 }
 
 const least = (/** @type {number[]} */ values) => values.reduce((low, value) => Math.min(low, value), Infinity);

@@ -1,7 +1,7 @@
 // @ts-check
 // Rates over time against their peaks, a row for each link and direction.
 import { text } from "./frame.js";
-import { held, stepped } from "./time_rows.js";
+import { drawHeld, fillHeld } from "./time_rows.js";
 
 /** @import { RateRow, RowKind } from "./types.d.ts" */
 
@@ -36,17 +36,19 @@ export function pieceLines(row, index) {
 export const RATES = {
   height: 78,
   low: 44,
+  counts: false,
   legend: () => ["▂ mean over time", "┄ while it was busy", "╌ peak"],
   top: ({ most }) => most.reduce((/** @type {number} */ top, rate) => Math.max(top, rate ?? 0), 0),
-  options({ color }) {
-    const line = stepped(color);
-    return { series: [
-      {},
-      { ...line, fill: `${color}59`, width: 1.4 },
-      { ...line, width: 1, dash: [2, 2] },
-    ] };
-  },
-  data: (row) => [limits(row), held(row.mean), held(row.most)],
   times: limits,
   lines: pieceLines,
+  paint(context, row, box) {
+    context.fillStyle = `${row.color}59`;
+    fillHeld(context, box, limits(row), row.mean);
+    context.strokeStyle = row.color;
+    context.lineWidth = 1.4;
+    drawHeld(context, box, limits(row), row.mean);
+    context.lineWidth = 1;
+    context.setLineDash([2, 2]);
+    drawHeld(context, box, limits(row), row.most);
+  },
 };

@@ -1,12 +1,10 @@
 // @ts-check
 // Stacked bars, a row for each rank: steps, with their time by kind.
-// @ts-types="../vendor/uPlot/uPlot.d.ts"
-import uPlot from "../vendor/uPlot/uPlot.esm.js";
 import { make, swatch } from "../elements.js";
 import { MS, follow, legend, text, themeColor } from "./frame.js";
-import { Rows, WHOLE, rowOptions } from "./plot.js";
+import { RowsChart } from "./rows.js";
 
-/** @import { StackRow, Stacks } from "./types.d.ts" */
+/** @import { Box, StackRow, Stacks } from "./types.d.ts" */
 
 const HEIGHT = 90; // of a row
 const LOW = 40; // where there are many
@@ -15,27 +13,13 @@ const HEADROOM = 1.05;
 const GAP_BELOW = 100; // width in pixels from which bars have gaps
 const MAX_BAR = 160; // pixels: the widest bar, for runs of few steps
 
-/**
- * Sums from the bottom up to each part, without the parts that are left out.
- * @param {number[][]} parts
- * @param {Set<number>} without
- */
-export function stacked(parts, without) {
-  /** @type {number[]} */
-  let below = (parts[0] ?? []).map(() => 0);
-  return parts.map((part, number) => {
-    if (!without.has(number)) below = below.map((sum, index) => sum + (part[index] ?? 0));
-    return below;
-  });
-}
-
 const highest = (/** @type {number[]} */ values) =>
   values.reduce((most, value) => Math.max(most, value), 0);
 
 /**
  * @param {StackRow} row
  * @param {number} index of the bar
- * @param {Stacks} drawn
+ * @param {Pick<Stacks, "parts">} drawn
  */
 export function barLines(row, index, { parts }) {
   const values = parts.map(({ field }) => (row[field][index] ?? 0) / MS);
@@ -55,159 +39,108 @@ export function barLines(row, index, { parts }) {
 }
 
 /**
- * The range of the common axis: where a row is shown from its first place or to its last,
- * the first or last place of all rows, with half a bar beyond.
- * @param {number[]} places of the row, ascending
+ * The range of the common axis: from the first place of all rows to the last, with half a bar beyond.
  * @param {{ step: number[] }[]} rows
- * @param {number} from
- * @param {number} to
  * @returns {[number, number]}
  */
-export function axisRange(places, rows, from, to) {
-  const [first = 0, second = first + 1] = places;
-  const half = (second - first) / 2;
-  const last = places.at(-1) ?? first;
-  // uPlot invents a range for a single place.
-  const [isFromFirst, isToLast] = places.length > 1 ? [from === first, to === last] : [true, true];
-  const ofAll = rows.flatMap(({ step }) => [step[0] ?? first, step.at(-1) ?? last]);
-  return [isFromFirst ? Math.min(...ofAll) - half : from, isToLast ? Math.max(...ofAll) + half : to];
+export function wholeRange(rows) {
+  const places = rows.flatMap(({ step }) => [step[0] ?? 0, step.at(-1) ?? 0]);
+  const half = Math.max(...rows.map(({ step: [first = 0, second = first + 1] }) => second - first)) / 2;
+  return [Math.min(...places) - half, Math.max(...places) + half];
 }
 
 /**
- * @param {uPlot} chart
- * @param {StackRow} row
+ * The bar nearest to a value of the axis.
+ * @param {number[]} places ascending
+ * @param {number} value
  */
-function markSlow({ ctx, data, bbox, valToPos }, { slow, step }) {
-  const [first = 0, second = first + 1] = step;
-  const ratio = window.devicePixelRatio;
-  ctx.save();
-  ctx.strokeStyle = ctx.fillStyle = themeColor("high");
-  ctx.lineWidth = 2 * ratio;
-  ctx.font = `bold ${10 * ratio}px sans-serif`;
-  ctx.textAlign = "center";
-  for (const { bar, number } of slow) {
-    const place = step[bar] ?? first;
-    const [left, middle, right] = [-0.44, 0, 0.44]
-      .map((part) => valToPos(place + part * (second - first), "x", true));
-    if (left === undefined || middle === undefined || right === undefined) continue;
-    if (middle < bbox.left || middle > bbox.left + bbox.width) continue;
-    const width = Math.max(Math.min(right - left, MAX_BAR * ratio), 3);
-    const top = valToPos(data[1]?.[bar] ?? 0, "y", true);
-    ctx.strokeRect(middle - width / 2, top, width, bbox.top + bbox.height - top);
-    ctx.fillText(number, middle, top - 3 * ratio);
-  }
-  ctx.restore();
+export function nearest(places, value) {
+  const after = places.findIndex((place) => place >= value);
+  if (after <= 0) return after ? places.length - 1 : 0;
+  return value - (places[after - 1] ?? 0) < (places[after] ?? 0) - value ? after - 1 : after;
 }
 
 /** @param {StackRow} row */
 const isGrouped = ({ shortest_ns, longest_ns }) =>
   longest_ns.some((most, index) => most > (shortest_ns[index] ?? most));
 
-/** @extends {Rows<StackRow>} */
-export class StacksChart extends Rows {
-  /**
-   * @param {HTMLElement} root
-   * @param {Stacks} drawn
-   * @param {string} label
-   */
-  constructor(root, drawn, label) {
-    super(root, `${label}; arrow keys move through it, Enter shows a step`, drawn.rows, {
-      places: ({ step }) => step,
-      under: ({ cursor }) => cursor.idx,
-      lines: (row, index) => barLines(row, index, drawn),
-      open: (row, index) => follow(row, index, drawn.base),
-    });
-    this.drawn = drawn;
-    this.without = new Set();
-    this.top = (highest(drawn.rows.map((row) => highest(row.longest_ns))) / MS) * HEADROOM || 1;
-    const sync = `stacks-${Math.random()}`;
-    root.prepend(this.#legend());
-    drawn.rows.forEach((row, number) => this.#add(row, number, sync));
-  }
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {StackRow} row
+ * @param {Box} box
+ * @param {Stacks["parts"]} parts that are shown, from the bottom
+ * @param {boolean} isWhole whether these are all parts
+ */
+function paintRow(context, row, { x, y }, parts, isWhole) {
+  const { step, longest_ns, slow } = row;
+  const [first = 0, second = first + 1] = step;
+  const share = step.length < GAP_BELOW ? 0.88 : 1;
+  const width = Math.min((x(second) - x(first)) * share, MAX_BAR);
+  const hasLongest = isWhole && isGrouped(row);
+  const slowAt = new Map(slow.map(({ bar, number }) => [bar, number]));
+  step.forEach((place, bar) => {
+    const left = x(place) - width / 2;
+    let below = 0;
+    for (const { field, color } of parts) {
+      const above = below + (row[field][bar] ?? 0) / MS;
+      context.fillStyle = color;
+      context.fillRect(left, y(above), width, y(below) - y(above));
+      below = above;
+    }
+    if (hasLongest) {
+      context.fillStyle = "#999999";
+      context.fillRect(left + width / 2 - 2, y((longest_ns[bar] ?? 0) / MS) - 1, 4, 2);
+    }
+    const number = slowAt.get(bar);
+    if (number === undefined) return;
+    context.fillStyle = context.strokeStyle = themeColor("high");
+    context.lineWidth = 2;
+    context.textAlign = "center";
+    context.strokeRect(x(place) - Math.max(width, 3) / 2, y(below), Math.max(width, 3), y(0) - y(below));
+    context.fillText(number, x(place), y(below) - 8);
+  });
+}
 
-  #legend() {
-    const { parts, rows } = this.drawn;
-    /** @type {(string | Node)[]} */
-    const entries = parts.map(({ name, color }, number) => {
-      const button = make("button", { type: "button", "aria-pressed": "true" }, swatch(color), name);
-      button.addEventListener("click", () => this.#toggle(number, button));
-      return button;
+/**
+ * @param {HTMLElement} root
+ * @param {Stacks} drawn
+ * @param {string} label
+ */
+export function stacksChart(root, { rows, parts, axis, base }, label) {
+  const without = new Set();
+  const top = (highest(rows.map((row) => highest(row.longest_ns))) / MS) * HEADROOM || 1;
+  /** @type {RowsChart<StackRow>} */
+  const chart = new RowsChart(root, `${label}; arrow keys move through it, Enter shows a step`, rows, {
+    axis, height: rows.length > MANY ? LOW : HEIGHT, range: wholeRange(rows), isWhole: true,
+    counts: false, unit: () => "ms", top: () => top,
+    places: ({ step }) => step,
+    under: ({ step }, value) => nearest(step, value),
+    lines: (row, index) => barLines(row, index, { parts }),
+    open: (row, index) => follow(row, index, base),
+    paint: (context, row, box) =>
+      paintRow(context, row, box, parts.filter(({ field }) => !without.has(field)), without.size === 0),
+    choose(from, to) {
+      chart.range = [from, to];
+      chart.redraw();
+    },
+    chooseAll: () => {
+      chart.range = wholeRange(rows);
+      chart.redraw();
+    },
+  });
+  /** @type {(string | Node)[]} */
+  const entries = parts.map(({ name, color, field }) => {
+    const button = make("button", { type: "button", "aria-pressed": "true" }, swatch(color), name);
+    button.addEventListener("click", () => {
+      const isShown = without.delete(field);
+      if (!isShown) without.add(field);
+      button.setAttribute("aria-pressed", String(isShown));
+      chart.redraw();
     });
-    if (rows.some(({ slow }) => slow.length)) entries.push("framed, with its number: a slow step");
-    if (rows.some((row) => isGrouped(row))) entries.push("– longest of the steps in a bar");
-    return legend(entries);
-  }
-
-  /**
-   * @param {number} number
-   * @param {HTMLElement} button
-   */
-  #toggle(number, button) {
-    const isShown = this.without.delete(number);
-    if (!isShown) this.without.add(number);
-    button.setAttribute("aria-pressed", String(isShown));
-    this.charts.forEach((chart, row) => chart.setData(this.#data(row), false));
-    this.redraw();
-  }
-
-  /**
-   * The columns of a row for uPlot: the highest part is drawn first, the lower ones over it.
-   * @param {number} number
-   * @returns {uPlot.AlignedData}
-   */
-  #data(number) {
-    const row = /** @type {StackRow} */ (this.drawn.rows[number]);
-    const hasLongest = this.without.size === 0 && isGrouped(row);
-    const longest = row.longest_ns.map((ns) => (hasLongest ? ns / MS : null));
-    const parts = this.drawn.parts.map(({ field }) => row[field].map((ns) => ns / MS));
-    return [row.step, ...stacked(parts, this.without).toReversed(), longest];
-  }
-
-  /**
-   * @param {StackRow} row
-   * @param {number} number
-   * @param {string} sync
-   */
-  #add(row, number, sync) {
-    const { parts, rows, axis } = this.drawn;
-    const paths = uPlot.paths.bars?.({
-      size: [row.step.length < GAP_BELOW ? 0.88 : 1, MAX_BAR], gap: 0,
-    });
-    const options = rowOptions({
-      height: rows.length > MANY ? LOW : HEIGHT, width: this.width, isLast: number === rows.length - 1, axis, unit: "ms",
-      top: this.top, sync,
-    }, {
-      series: [
-        {},
-        ...parts.toReversed().map(({ color }) => ({
-          fill: color, width: 0, ...(paths ? { paths } : {}), points: { show: false },
-        })),
-        { paths: () => null, points: { show: true, size: 3, width: 1, stroke: "#999999" } },
-      ],
-      hooks: {
-        setCursor: [(/** @type {uPlot} */ chart) => this.pointed(chart, row)],
-        draw: [(/** @type {uPlot} */ chart) => markSlow(chart, row)],
-      },
-    });
-    const [bottom] = /** @type {[uPlot.Axis]} */ (options.axes);
-    bottom.incrs = WHOLE; // no fractions of steps
-    bottom.grid = { show: false };
-    // Half a bar stands before the first step and after the last one.
-    options.scales = {
-      ...options.scales,
-      x: {
-        time: false,
-        range: (_chart, from, to) => axisRange(row.step, rows, from, to),
-      },
-    };
-    const chart = this.add(row.title, options, this.#data(number));
-    chart.over.style.cursor = "pointer";
-    let downAt = 0;
-    chart.over.addEventListener("mousedown", (event) => { downAt = event.clientX; });
-    chart.over.addEventListener("click", (event) => {
-      const index = chart.cursor.idx;
-      if (Math.abs(event.clientX - downAt) > 4 || typeof index !== "number") return;
-      follow(row, index, this.drawn.base);
-    });
-  }
+    return button;
+  });
+  if (rows.some(({ slow }) => slow.length)) entries.push("framed, with its number: a slow step");
+  if (rows.some((row) => isGrouped(row))) entries.push("– longest of the steps in a bar");
+  root.prepend(legend(entries));
+  return chart;
 }

@@ -1,13 +1,11 @@
 // @ts-check
 // Rows over one time axis: a drag chooses a range for all pages, a double click all of the time.
-// @ts-types="../vendor/uPlot/uPlot.d.ts"
-import uPlot from "../vendor/uPlot/uPlot.esm.js";
 import { withTime } from "../address.js";
 import { go } from "../navigation.js";
 import { legend } from "./frame.js";
-import { Rows, rowOptions } from "./plot.js";
+import { RowsChart } from "./rows.js";
 
-/** @import { RowKind, TimeRow } from "./types.d.ts" */
+/** @import { Box, RowKind, TimeRow, Values } from "./types.d.ts" */
 
 const HEADROOM = 1.12;
 const MANY = 4; // rows, which are low
@@ -15,16 +13,41 @@ const MIN_NS = 10; // shortest range to zoom to
 export const LIMIT = "#999999"; // its colour, light and dark
 
 /**
- * Values of pieces of time; the last one holds until its end.
- * @param {(number | null)[]} values
+ * Draw values of pieces of time: a line that holds each until the next one.
+ * @param {CanvasRenderingContext2D} context
+ * @param {Box} box
+ * @param {number[]} times where pieces begin, and the last one ends: seconds
+ * @param {Values} values of the pieces
  */
-export const held = (values) => [...values, values.at(-1) ?? null];
+export function drawHeld(context, { x, y }, times, values) {
+  context.beginPath();
+  values.forEach((value, index) => {
+    if (value === null) return;
+    const [left, right] = [x(times[index] ?? 0), x(times[index + 1] ?? 0)];
+    if (index && typeof values[index - 1] === "number") context.lineTo(left, y(value));
+    else context.moveTo(left, y(value));
+    context.lineTo(right, y(value));
+  });
+  context.stroke();
+}
 
-/** @param {string} color of lines that hold a value until the next one */
-export const stepped = (color) => {
-  const paths = uPlot.paths.stepped?.({ align: 1 });
-  return { ...(paths ? { paths } : {}), points: { show: false }, stroke: color };
-};
+/**
+ * Fill pieces of time from one value to another.
+ * @param {CanvasRenderingContext2D} context
+ * @param {Box} box
+ * @param {number[]} times
+ * @param {Values} values
+ * @param {number[]} [below] 0 by default
+ */
+export function fillHeld(context, { x, y }, times, values, below = []) {
+  context.beginPath();
+  values.forEach((value, index) => {
+    if (value === null) return;
+    const [left, right] = [x(times[index] ?? 0), x(times[index + 1] ?? 0)];
+    context.rect(left, y(value), right - left, y(below[index] ?? 0) - y(value));
+  });
+  context.fill();
+}
 
 /**
  * The common range of all rows, in seconds: they share one axis.
@@ -65,83 +88,49 @@ export const scaleOf = ({ title, unit }) => `${title.replace(/^rank \d+( · )?/,
 
 /**
  * @template {TimeRow} Row
- * @extends {Rows<Row>}
+ * @param {HTMLElement} root
+ * @param {{ axis: string, base: string, rows: Row[] }} drawn
+ * @param {string} label
+ * @param {RowKind<Row>} kind the drawing of each row, and the text of its pieces
  */
-export class TimeRows extends Rows {
-  /**
-   * @param {HTMLElement} root
-   * @param {{ axis: string, base: string, rows: Row[] }} drawn
-   * @param {string} label
-   * @param {RowKind<Row>} kind the drawing of each row, and the text of its pieces
-   */
-  constructor(root, drawn, label, kind) {
-    super(root, `${label}; arrow keys move through it`, drawn.rows, {
-      places: (row) => kind.times(row).slice(0, -1),
-      under: (chart, row) => pieceAt(kind.times(row), chart.posToVal(chart.cursor.left ?? 0, "x")),
-      lines: (row, index) => kind.lines(row, index),
-    });
-    this.drawn = drawn;
-    this.kind = kind;
-    root.prepend(legend(kind.legend(drawn.rows)));
-    const sync = `time-${Math.random()}`;
-    drawn.rows.forEach((row, number) => this.#add(row, number, sync));
-    root.addEventListener("dblclick", () => go(withTime(location.href, null, null), { stay: true }));
-  }
-
-  /**
-   * @param {Row} row
-   * @param {number} number
-   * @param {string} sync
-   */
-  #add(row, number, sync) {
-    const { drawn, kind } = this;
-    const alike = drawn.rows.filter((other) => scaleOf(other) === scaleOf(row));
+export function timeRows(root, { axis, base, rows }, label, kind) {
+  const titled = rows.map((row) => ({ ...row, title: row.limit_text ? `${row.title} · ${row.limit_text}` : row.title }));
+  const tops = new Map(rows.map((row, number) => {
+    const alike = rows.filter((other) => scaleOf(other) === scaleOf(row));
     const top = Math.max(...alike.map((other) => Math.max(kind.top(other), other.limit ?? 0)));
-    const options = rowOptions({
-      height: drawn.rows.length > MANY ? kind.low : kind.height, width: this.width, isLast: number === drawn.rows.length - 1,
-      axis: drawn.axis, unit: row.unit, top: top * HEADROOM || 1, sync,
-    }, {
-      ...kind.options(row),
-      hooks: {
-        drawAxes: [(/** @type {uPlot} */ chart) => kind.drawBehind?.(chart, row)],
-        draw: [(/** @type {uPlot} */ chart) => drawLimit(chart, row)],
-        setCursor: [(/** @type {uPlot} */ chart) => this.pointed(chart, row)],
-        setSelect: [(/** @type {uPlot} */ chart) => this.#onSelect(chart)],
-      },
-    });
-    // The page is redrawn for the new range, so the chart keeps its scale.
-    options.cursor = { ...options.cursor, drag: { x: true, y: false, setScale: false } };
-    options.scales = { ...options.scales, x: { time: false, range: sharedTime(drawn.rows) } };
-    const [, left] = /** @type {[uPlot.Axis, uPlot.Axis]} */ (options.axes);
-    if (kind.increments) left.incrs = kind.increments;
-    const title = row.limit_text ? `${row.title} · ${row.limit_text}` : row.title;
-    this.add(title, options, kind.data(row));
-  }
-
-  /** @param {uPlot} chart */
-  #onSelect(chart) {
-    const { left, width } = chart.select;
-    const [start = 0, end = 0] = [left, left + width].map((x) => chart.posToVal(x, "x"));
-    if ((end - start) * 1e9 < MIN_NS) return;
-    go(withPiece(location.href, this.drawn.base, start, end), { stay: true });
-  }
+    return [titled[number], top * HEADROOM || 1];
+  }));
+  const chart = new RowsChart(root, `${label}; arrow keys move through it`, titled, {
+    axis, height: rows.length > MANY ? kind.low : kind.height, range: sharedTime(rows), isWhole: false,
+    counts: kind.counts, unit: ({ unit }) => unit, top: (row) => tops.get(row) ?? 1,
+    places: (row) => kind.times(row).slice(0, -1),
+    under: (row, value) => pieceAt(kind.times(row), value),
+    lines: (row, index) => kind.lines(/** @type {Row} */ (rows[titled.indexOf(row)]), index),
+    paint(context, row, box) {
+      kind.paint(context, row, box);
+      drawLimit(context, row, box);
+    },
+    choose(start, end) { // the page is drawn anew for that time
+      if ((end - start) * 1e9 >= MIN_NS) go(withPiece(location.href, base, start, end), { stay: true });
+    },
+    chooseAll: () => go(withTime(location.href, null, null), { stay: true }),
+  });
+  root.prepend(legend(kind.legend(rows)));
+  return chart;
 }
 
 /**
- * @param {uPlot} chart
+ * @param {CanvasRenderingContext2D} context
  * @param {TimeRow} row
+ * @param {Box} box
  */
-function drawLimit(chart, { limit }) {
+function drawLimit(context, { limit }, { left, width, y }) {
   if (limit === null) return;
-  const { ctx, bbox } = chart;
-  const y = chart.valToPos(limit, "y", true);
-  ctx.save();
-  ctx.strokeStyle = LIMIT;
-  ctx.lineWidth = 1.5 * devicePixelRatio;
-  ctx.setLineDash([6 * devicePixelRatio, 4 * devicePixelRatio]);
-  ctx.beginPath();
-  ctx.moveTo(bbox.left, y);
-  ctx.lineTo(bbox.left + bbox.width, y);
-  ctx.stroke();
-  ctx.restore();
+  context.strokeStyle = LIMIT;
+  context.lineWidth = 1.5;
+  context.setLineDash([6, 4]);
+  context.beginPath();
+  context.moveTo(left, y(limit));
+  context.lineTo(left + width, y(limit));
+  context.stroke();
 }

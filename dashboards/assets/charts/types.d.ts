@@ -1,6 +1,5 @@
 // What pages write for the charts, and what every chart can do. Columns of results have the names and
 // the units that they have in JSON: `_ns` is nanoseconds, and charts show milliseconds.
-import type uPlot from "../vendor/uPlot/uPlot.d.ts";
 
 export interface Mounted {
   /** Draw again, in the colours of the theme. */
@@ -39,14 +38,43 @@ export interface Places {
   end_ns: number[];
 }
 
-/** What rows of charts are made of, such as steps. */
-export interface Pieces<Row> {
-  /** Where those of a row stand on the axis, ascending. */
+/** A piece of a row, such as a step. */
+export interface RowPlace {
+  row: number;
+  index: number;
+}
+
+/** Where a row is drawn, in pixels, and where its values are. */
+export interface Box {
+  left: number;
+  top: number;
+  width: number;
+  height: number;
+  x(value: number): number;
+  y(value: number): number;
+}
+
+/** What rows above one axis have in common. */
+export interface RowsOptions<Row> {
+  axis: string;
+  /** Of a row, in pixels. */
+  height: number;
+  range: [number, number];
+  /** Whether there is nothing between whole numbers on the axis, and in the rows. */
+  isWhole: boolean;
+  counts: boolean;
+  unit(row: Row): string;
+  /** The value at the upper end of a row. */
+  top(row: Row): number;
+  /** Where the pieces of a row stand on the axis, ascending. */
   places(row: Row): number[];
-  /** The one under the pointer. */
-  under(chart: uPlot, row: Row): number | null | undefined;
+  /** The one at a value of the axis. */
+  under(row: Row, value: number): number;
   lines(row: Row, index: number): string[];
+  paint(context: CanvasRenderingContext2D, row: Row, box: Box): void;
   open?(row: Row, index: number): void;
+  choose(from: number, to: number): void;
+  chooseAll(): void;
 }
 
 export type Values = (number | null)[];
@@ -107,15 +135,13 @@ export interface RowKind<Row extends TimeRow> {
   /** Its height where there are many. */
   low: number;
   legend(rows: Row[]): (string | Node)[];
-  /** Distances between the numbers of the y axis. */
-  increments?: number[];
+  /** Whether its values are whole numbers. */
+  counts: boolean;
   top(row: Row): number;
-  options(row: Row): Partial<uPlot.Options>;
-  data(row: Row): uPlot.AlignedData;
   /** Where the pieces begin and the last one ends: seconds. */
   times(row: Row): number[];
   lines(row: Row, index: number): string[];
-  drawBehind?(chart: uPlot, row: Row): void;
+  paint(context: CanvasRenderingContext2D, row: Row, box: Box): void;
 }
 
 export interface RateRow extends TimeRow {

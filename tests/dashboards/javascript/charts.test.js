@@ -1,31 +1,13 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { cellLines, scaleEnds, strength } from "../../../dashboards/assets/charts/heat.js";
-import { decimalTexts, rowOptions } from "../../../dashboards/assets/charts/plot.js";
 import { depthLines } from "../../../dashboards/assets/charts/depth.js";
-import { extent, linearTicks, logTicks } from "../../../dashboards/assets/charts/lanes.js";
+import { extent } from "../../../dashboards/assets/charts/lanes.js";
 import { pairLines, ranksOf } from "../../../dashboards/assets/charts/matrix.js";
 import { limits, pieceLines } from "../../../dashboards/assets/charts/rates.js";
-import { axisRange, barLines, stacked } from "../../../dashboards/assets/charts/stacks.js";
+import { barLines, nearest, wholeRange } from "../../../dashboards/assets/charts/stacks.js";
+import { decimalTexts, linearTicks, logTicks } from "../../../dashboards/assets/charts/ticks.js";
 import { pieceAt, scaleOf, sharedTime, withPiece } from "../../../dashboards/assets/charts/time_rows.js";
-
-const PARTS = [[1, 2], [10, 20], [100, 200]];
-
-test("parts add up from the bottom", () => {
-  assert.deepEqual(stacked(PARTS, new Set()), [[1, 2], [11, 22], [111, 222]]);
-  assert.deepEqual(stacked([], new Set()), []);
-});
-
-test("the scale of a low row shows more than zero", () => {
-  for (const height of [40, 50, 90]) {
-    const [, left] = rowOptions({ height }, {}).axes;
-    assert.ok(2 * left.space < height - 6); // what is left of it for bars
-  }
-});
-
-test("a part that is left out has no height", () => {
-  assert.deepEqual(stacked(PARTS, new Set([1])), [[1, 2], [1, 2], [101, 202]]);
-});
 
 test("a bar says its parts from the top and the range of its steps", () => {
   const row = {
@@ -86,12 +68,14 @@ test("no two numbers at an axis are written alike", () => {
 
 test("rows above one axis are drawn over the same time and the same steps", () => {
   assert.deepEqual(sharedTime([{ start: 2e9, end: 5e9 }, { start: 1e9, end: 3e9 }]), [1, 5]);
-  const rows = [{ step: [0, 1, 2] }, { step: [1, 2, 3] }, { step: [7] }];
-  assert.deepEqual(axisRange(rows[1].step, rows, 1, 3), [-0.5, 7.5]);
-  assert.deepEqual(axisRange(rows[2].step, rows, 0, 14), [-0.5, 7.5]);
-  assert.deepEqual(axisRange([10], [{ step: [10] }], 0, 20), [9.5, 10.5]);
-  assert.deepEqual(axisRange(rows[0].step, rows, 0.4, 1.6), [0.4, 1.6]); // zoomed in
-  assert.deepEqual(axisRange([0, 5, 10], [{ step: [0, 5, 10] }], 0, 10), [-2.5, 12.5]); // five to a bar
+  assert.deepEqual(wholeRange([{ step: [0, 1, 2] }, { step: [1, 2, 3] }, { step: [7] }]), [-0.5, 7.5]);
+  assert.deepEqual(wholeRange([{ step: [10] }]), [9.5, 10.5]);
+  assert.deepEqual(wholeRange([{ step: [0, 5, 10] }]), [-2.5, 12.5]); // five to a bar
+});
+
+test("the pointer is on the nearest bar", () => {
+  assert.deepEqual([-9, 0.4, 0.6, 1, 3.9, 99].map((value) => nearest([0, 1, 7], value)), [0, 0, 1, 1, 1, 2]);
+  assert.equal(nearest([3], 5), 0);
 });
 
 const UTC = "1726722437796624059";
@@ -153,6 +137,7 @@ test("lanes begin at 0, unless their axis is logarithmic", () => {
 test("ticks are 1, 2 or 5 of a power of ten apart", () => {
   assert.deepEqual(linearTicks(0, 1, 5), { places: [0, 0.2, 0.4, 0.6000000000000001, 0.8, 1], texts: ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"] });
   assert.deepEqual(linearTicks(-7, 22, 4).texts, ["0", "10", "20"]);
+  assert.deepEqual(linearTicks(0, 2, 9, true).texts, ["0", "1", "2"]);
   assert.deepEqual(logTicks(4, 30).texts, ["5", "10", "20"]);
   assert.deepEqual(logTicks(0.04, 0.3).texts, ["0.05", "0.1", "0.2"]);
   assert.deepEqual(logTicks(1, 1e6).texts, ["1", "10", "100", "1,000", "10,000", "100,000", "1,000,000"]);

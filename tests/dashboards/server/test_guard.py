@@ -268,7 +268,7 @@ def test_data_is_never_kept_by_a_browser(client: FlaskClient) -> None:
 
 def test_modules_are_kept_until_one_changes(client: FlaskClient) -> None:
     assert f'import("{ASSETS}main.js")' in client.get("/").text
-    for name in ("main.js", "vendor/uPlot/uPlot.esm.js"):
+    for name in ("main.js", "charts/mount.js"):
         with client.get(ASSETS + name) as answer:
             assert answer.status_code == 200
             assert answer.mimetype == "text/javascript"
