@@ -360,7 +360,9 @@ def test_kernels_follow_each_other_as_they_did_when_waits_were_taken_out(
     # Every operation gets a node of its own, so that its time can be asked.
     monkeypatch.setattr(
         "traceprof.replay.graph.process_part.in_segments",
-        lambda observed, _, *rest: in_segments(observed, np.arange(len(observed.work)), *rest),
+        lambda process, stalls, _, *rest: in_segments(
+            process, stalls, np.arange(len(process.work)), *rest
+        ),
     )
     options = Options(savings=False)
     new_time = parse("no-kernel-sync + kernel:semi_discrete=1.619x")

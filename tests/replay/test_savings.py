@@ -34,11 +34,10 @@ from traceprof.analysis import Analysis, Options, analyze, analyze_reports
 from traceprof.execution import children
 from traceprof.execution.children import run_in_children
 from traceprof.findings import Basis, Finding, Saving, Severity, severity_of_cost
-from traceprof.host.launch_stalls import find_stalls
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.replay.assumptions.assumption import parse
+from traceprof.replay.graph.columns import recorded
 from traceprof.replay.graph.longest_path import CannotReplayError
-from traceprof.replay.graph.process_graph import observe
 from traceprof.replay.graph.run_graph import (
     in_this_process,
     measured_steps,
@@ -235,9 +234,8 @@ def test_steps_in_which_nothing_ends_cannot_be_replayed() -> None:
         steps = rank.steps.chosen(np.arange(2))
         steps = structs.replace(steps, end_ns=np.zeros(2, np.int64))
         sample = Sample({rank.rank: steps}, (0, 1), {})
-        process = observe([(0, rank)], 0, find_stalls(rank))
         with pytest.raises(CannotReplayError, match=f"of rank {rank.rank} was over"):
-            step_operations(rank, 0, process, sample)
+            step_operations(rank, 0, recorded([(0, rank)]), sample)
 
 
 def _without_launch(path: Path, result: RunResult) -> float:

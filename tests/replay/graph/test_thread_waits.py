@@ -18,7 +18,7 @@ _US, _PERIOD_US = 1_000, 10_000
 Spans = list[tuple[int, int]]
 
 
-def process(*threads: Spans) -> Any:
+def process(*threads: Spans, begin_ns: int = 0) -> Any:
     """A process whose threads all launch, with calls that begin and end at these times, in us."""
     spans = np.array([span for of_thread in threads for span in of_thread]) * _US
     thread = np.repeat(np.arange(len(threads)), [len(of_thread) for of_thread in threads])
@@ -28,7 +28,9 @@ def process(*threads: Spans) -> Any:
     )
     names = np.zeros(len(place), np.int64)
     launching = np.arange(len(threads))
-    return SimpleNamespace(calls=calls, call_names=names, launching_threads=launching)
+    return SimpleNamespace(
+        begin_ns=begin_ns, calls=calls, call_names=names, launching_threads=launching
+    )
 
 
 def periods(num: int, gives_us: list[int], resumes_us: list[int]) -> Any:
@@ -58,7 +60,7 @@ _VARIES = [300, 900, 400, 800, 500, 700, 350, 850]
 def test_a_thread_waited_for_a_call_of_another_or_slept(
     num: int, resumes_us: list[int], *, waited: bool
 ) -> None:
-    overs = hand_overs(periods(num, _VARIES[:num], resumes_us), 0)
+    overs = hand_overs(periods(num, _VARIES[:num], resumes_us))
     resumed = num + 2 * np.arange(num) + 1
     assert np.isin(resumed, overs.call).tolist() == [waited] * num
     assert np.isin(resumed, overs.own).tolist() == [not waited] * num
@@ -70,7 +72,7 @@ def test_a_thread_waited_for_a_call_of_another_or_slept(
 def test_what_had_returned_before_the_replay_begins_woke_nobody(
     begin_us: int, woken: list[int]
 ) -> None:
-    overs = hand_overs(process([(0, 5)], [(500, 505)]), begin_us * _US)
+    overs = hand_overs(process([(0, 5)], [(500, 505)], begin_ns=begin_us * _US))
     assert overs.call.tolist() == woken
     assert len(overs.own) == 0
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from traceprof import intervals
 from traceprof.host.host_waits import MIN_BLOCKING_NS
 from traceprof.host.thread_evidence import HostEvidence, ThreadEvidence, host_evidence
 from traceprof.intervals import Int64, Mask
@@ -102,6 +103,7 @@ class Recorded(Record, frozen=True):
 
     ranks: tuple[tuple[int, Rank], ...]  # each with its index among those of the run
     shift_ns: int  # what was added to times of the report
+    begin_ns: int  # when what is replayed begins
     calls: HostCalls
     work: GpuWork
 
@@ -177,7 +179,11 @@ def recorded(
 ) -> Recorded:
     """Return the calls that begin within a span of the report's time, and what they launched."""
     calls = _host_calls(ranks[0][1], shift_ns, span)
-    return Recorded(tuple(ranks), shift_ns, calls, _gpu_work(ranks, calls, shift_ns, span))
+    work = _gpu_work(ranks, calls, shift_ns, span)
+    begin_ns = int(calls.start_ns.min(initial=intervals.BEYOND_NS))
+    if span is not None:
+        begin_ns = span[0] + shift_ns
+    return Recorded(tuple(ranks), shift_ns, begin_ns, calls, work)
 
 
 def _host_calls(rank: Rank, shift_ns: int, span: tuple[int, int] | None) -> HostCalls:

@@ -369,19 +369,19 @@ class HandOvers(Record, frozen=True):
     own: Int64
 
 
-def hand_overs(process: Recorded, begin_ns: int) -> HandOvers:
+def hand_overs(process: Recorded) -> HandOvers:
     """Return where threads that launch wait for each other.
 
     A thread that sleeps or works by itself takes as long whenever another one's call returns
     meanwhile: of a place where the time since the thread's own call varies less than that since the
-    other one's return, none is a hand-over. A thread that makes its first call after `begin_ns`,
-    when what is replayed begins, waited as one does that made a call before.
+    other one's return, none is a hand-over. A thread that makes its first call after the beginning
+    of what is replayed waited as one does that made a call before.
     """
     calls, name = process.calls, process.call_names
     launches = process.launching_threads
     chosen = np.flatnonzero(is_in(calls.thread, launches) & calls.is_outer)
     is_first = np.append(True, calls.thread[chosen[1:]] != calls.thread[chosen[:-1]])
-    since_ns = np.where(is_first, begin_ns, np.append(0, calls.end_ns[chosen[:-1]]))
+    since_ns = np.where(is_first, process.begin_ns, np.append(0, calls.end_ns[chosen[:-1]]))
     is_long = calls.start_ns[chosen] - since_ns > MIN_HAND_OVER_NS
     after, since_ns = chosen[is_long], since_ns[is_long]
     by_end = chosen[np.argsort(calls.end_ns[chosen], kind="stable")]

@@ -12,7 +12,7 @@ half of the steps it misses where steps differ for unknown reasons.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from msgspec.structs import asdict
@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 from traceprof import intervals
 from traceprof.host.launch_stalls import Stalls
 from traceprof.intervals import Int64, Mask
-from traceprof.replay.graph.columns import GpuWork, HostCalls, Recorded, recorded
+from traceprof.replay.graph.columns import GpuWork, HostCalls, Recorded
 from traceprof.replay.graph.hidden_waits import HiddenWaits, hidden_host_waits
 from traceprof.replay.graph.host_waits import (
     HandOvers,
@@ -43,13 +43,14 @@ from traceprof.replay.graph.stream_waits import (
     queued_communication,
     stream_waits,
 )
-from traceprof.run.opening import Rank
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, median_of
 
 # An operation that nothing holds begins within this time of what it waited for last; later, it
 # waited for something that is not recorded.
 MAX_LATENCY_NS = 20_000
+FIRST_NODE = ROOT + 1
+"""The node at which the first segment of the host begins; each has two."""
 _CROWDED = 0.9  # of a delay must be covered by other kernels to be laid to them
 _FAR = np.iinfo(np.int64).max // 4
 # Seen on V100, A100 and H100, where a report has none to measure.
@@ -177,8 +178,8 @@ def _usual(
     return int(how(slack[chosen])) if chosen.any() else otherwise
 
 
-class Observed(Recorded, frozen=True):
-    """Calls, operations and waits of a process, before they are cut into segments."""
+class Process(Recorded, frozen=True):
+    """A process in segments, with its waits and the data needed to weigh its edges."""
 
     host_waits: HostWaits  # of its calls
     lock_waits: LockWaits  # for other threads, within calls
@@ -186,18 +187,12 @@ class Observed(Recorded, frozen=True):
     stream_waits: OperationWaits  # between its streams
     hidden_waits: HiddenWaits  # silences of its threads that may be waits
     lost_records: float  # share of recorded events without a record; 0 if none is waited for
-
-
-class Process(Observed, frozen=True):
-    """A process in segments, with the data needed to weigh its edges."""
-
     latencies: Latencies  # how long after what held it each operation began
     first_call: Int64  # int64[p], the first call of each segment of the host
     segment_of_call: Int64  # int64[calls]
     is_held: Mask  # bool[calls], which wait for something, so that they end their segment
     first_operation: Int64  # int64[q], the first operation of each segment of a stream
     segment_of_operation: Int64  # int64[operations]
-    host_node: int  # the node at which the first segment of the host begins; each has two
     gpu_node: int  # the node at which the first segment of a stream begins; each has two
     limits_ns: Int64  # int64[s + 1], when its steps begin, and the last one ends; 0 if unknown
     is_steady: Mask  # bool[s], which of them are
@@ -211,7 +206,7 @@ class Process(Observed, frozen=True):
     def launch_node(self, operation: Int64) -> Int64:
         """Return the node of the host by which operations with a call were handed over."""
         segment = self.segment_of_call[self.work.call[operation]]
-        return self.host_node + 2 * segment + self.is_launched_on_return[operation]
+        return FIRST_NODE + 2 * segment + self.is_launched_on_return[operation]
 
     def start_node(self, operation: Int64) -> Int64:
         """Return the node at which the segment of an operation begins."""
@@ -222,65 +217,53 @@ class Process(Observed, frozen=True):
         return self.start_node(operation) + 1
 
 
-def observe(
-    ranks: Sequence[tuple[int, Rank]],
-    shift_ns: int,
-    stalls: Stalls,
-    span: tuple[int, int] | None = None,
-) -> Observed:
-    """Return the actions and waits of a process, all or a span; `stalls`: by full queues."""
-    process = recorded(ranks, shift_ns, span)
-    calls = process.calls
+def in_segments(
+    process: Recorded, stalls: Stalls, alone: Int64, limits_ns: Int64, is_steady: Mask
+) -> Process:
+    """Find the waits of a process, and cut its actions into segments.
+
+    `stalls`: waits for full queues. Some operations, int64[n], are segments `alone`.
+    """
+    calls, work = process.calls, process.work
     lost = lost_records(process)
     events = event_waits(process) if lost <= MAX_LOST_RECORDS else None
     waits = host_waits(process, events, stalls)
-    between = stream_waits(events, process.work)
+    locks, overs = lock_waits(process, waits), hand_overs(process)
+    between = stream_waits(events, work)
     if between is None:
         latencies = measured_latencies(process, NO_STREAM_WAITS)
         between = inferred_waits(process, latencies.unexplained_ns + latencies.crowded_ns)
-    earliest_ns = int(calls.start_ns.min()) if len(calls) else 0
-    overs = hand_overs(process, earliest_ns if span is None else span[0] + shift_ns)
     loading = np.flatnonzero(is_in(calls.thread, loading_threads(process)))
     handed_over, waits_seen = np.append(overs.call, loading), len(waits.call) > 0
-    return Observed(
-        **asdict(process),
-        host_waits=waits,
-        lock_waits=lock_waits(process, waits),
-        hand_overs=overs,
-        stream_waits=between,
-        hidden_waits=hidden_host_waits(process, handed_over, waits_seen=waits_seen),
-        lost_records=lost,
-    )
-
-
-def in_segments(
-    observed: Observed, alone: Int64, host_node: int, limits_ns: Int64, is_steady: Mask
-) -> Process:
-    """Cut the actions of a process into segments.
-
-    Some operations, int64[n], are segments `alone`. The first node is `host_node`.
-    """
-    calls, work = observed.calls, observed.work
+    hidden = hidden_host_waits(process, handed_over, waits_seen=waits_seen)
     is_held = np.zeros(len(calls), np.bool_)
-    is_held[observed.host_waits.call] = True
-    is_held[observed.lock_waits.call] = True
-    starts_segment = _host_segments(calls, is_held, observed)
+    is_held[waits.call] = True
+    is_held[locks.call] = True
+    starts_segment = _host_segments(calls, is_held, np.append(overs.call, hidden.call))
     segment_of_call = np.cumsum(starts_segment) - 1
     first_call = np.flatnonzero(starts_segment)
-    begins = _gpu_segments(work, segment_of_call, is_held[calls.outer], observed, alone)
+    producers = np.concatenate((waits.operation, between.producer, hidden.operation))
+    begins = _gpu_segments(work, segment_of_call, is_held[calls.outer])
+    begins[np.concatenate((between.consumer, producers + 1, alone, alone + 1))] = True
+    begins = begins[: len(work)]
     return Process(
-        **asdict(observed),
-        latencies=measured_latencies(observed, observed.stream_waits),
+        **asdict(process),
+        host_waits=waits,
+        lock_waits=locks,
+        hand_overs=overs,
+        stream_waits=between,
+        hidden_waits=hidden,
+        lost_records=lost,
+        latencies=measured_latencies(process, between),
         first_call=first_call,
         segment_of_call=segment_of_call,
         is_held=is_held,
         first_operation=np.flatnonzero(begins),
         segment_of_operation=np.cumsum(begins) - 1,
-        host_node=host_node,
-        gpu_node=host_node + 2 * len(first_call),
+        gpu_node=FIRST_NODE + 2 * len(first_call),
         limits_ns=limits_ns,
         is_steady=is_steady,
-        loading_threads=loading_threads(observed, limits_ns),
+        loading_threads=loading_threads(process, limits_ns),
     )
 
 
@@ -289,7 +272,7 @@ def edges_of(process: Process, members: Mask) -> list[Edges]:
     return [*_host_edges(process), *_gpu_edges(process, members)]
 
 
-def _host_segments(calls: HostCalls, is_held: Mask, observed: Observed) -> Mask:
+def _host_segments(calls: HostCalls, is_held: Mask, begun: Int64) -> Mask:
     begins = np.zeros(len(calls) + 1, np.bool_)
     begins[:1] = True
     begins[1:-1] = np.diff(calls.thread) != 0
@@ -297,15 +280,12 @@ def _host_segments(calls: HostCalls, is_held: Mask, observed: Observed) -> Mask:
     outer = np.flatnonzero(calls.is_outer)
     following = np.append(outer[1:], len(calls))
     begins[following[np.searchsorted(outer, np.flatnonzero(is_held))]] = True
-    begins[observed.hand_overs.call] = True
-    begins[observed.hidden_waits.call] = True
+    begins[begun] = True
     return begins[:-1]
 
 
-def _gpu_segments(
-    work: GpuWork, segment_of_call: Int64, is_held: Mask, observed: Observed, alone: Int64
-) -> Mask:
-    waits, between = observed.host_waits, observed.stream_waits
+def _gpu_segments(work: GpuWork, segment_of_call: Int64, is_held: Mask) -> Mask:
+    """Say where the stream, or the segment of the launches, is another, bool[operations + 1]."""
     num = len(work)
     begins = np.zeros(num + 1, np.bool_)
     begins[:1] = True
@@ -315,22 +295,16 @@ def _gpu_segments(
     segment[has_call] = 2 * segment_of_call[call] + (is_held[call] & work.follows_return[has_call])
     begins[1:num] = (np.diff(work.chain) != 0) | (np.diff(segment) != 0)
     begins[1:num] |= (work.call[1:] < 0) | (work.call[:-1] < 0)
-    begins[waits.operation + 1] = True
-    begins[between.consumer] = True
-    begins[between.producer + 1] = True
-    begins[observed.hidden_waits.operation + 1] = True
-    begins[alone] = True
-    begins[alone + 1] = True
     behind = behind_communication(work)
     begins[behind] = True
     begins[behind - 1] = True
-    return begins[:num]
+    return begins
 
 
 def _host_edges(process: Process) -> list[Edges]:
     calls, waits, overs = process.calls, process.host_waits, process.hand_overs
     first, num = process.first_call, len(process.first_call)
-    begin = process.host_node + 2 * np.arange(num)
+    begin = FIRST_NODE + 2 * np.arange(num)
     is_first = np.ones(num, np.bool_)
     is_first[1:] = calls.thread[first[1:]] != calls.thread[first[:-1]]
     handed = is_in(first, overs.call)
@@ -341,7 +315,7 @@ def _host_edges(process: Process) -> list[Edges]:
     starts = np.flatnonzero(is_first & ~handed)
     over_segment = process.segment_of_call[overs.call]
     locks = process.lock_waits
-    waiting = process.host_node + 2 * process.segment_of_call[waits.call] + 1
+    waiting = FIRST_NODE + 2 * process.segment_of_call[waits.call] + 1
     held = process.end_node(waits.operation)
     stall = waits.is_stall
     rows = np.arange(len(waits.call))
@@ -366,7 +340,7 @@ def _host_edges(process: Process) -> list[Edges]:
         Edges(
             EdgeKind.LOCK,
             _return_node(process, locks.after),
-            process.host_node + 2 * process.segment_of_call[locks.call] + 1,
+            FIRST_NODE + 2 * process.segment_of_call[locks.call] + 1,
             locks.call,
             locks.after,
         ),
@@ -375,7 +349,7 @@ def _host_edges(process: Process) -> list[Edges]:
 
 def _return_node(process: Process, call: Int64) -> Int64:
     """Return the node that the return of each call follows: the segment's end if it waits."""
-    return process.host_node + 2 * process.segment_of_call[call] + process.is_held[call]
+    return FIRST_NODE + 2 * process.segment_of_call[call] + process.is_held[call]
 
 
 def _gpu_edges(process: Process, members: Mask) -> list[Edges]:

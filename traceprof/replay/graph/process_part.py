@@ -11,7 +11,7 @@ from traceprof import intervals
 from traceprof.host.host_code import LOADER_STAGE
 from traceprof.host.launch_stalls import Stalls
 from traceprof.intervals import Int64, Intervals
-from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
+from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY, recorded
 from traceprof.replay.graph.hidden_waits import covered_ns, hidden_stream_ns, seen_ns
 from traceprof.replay.graph.host_waits import (
     MIN_UNSEEN,
@@ -20,7 +20,6 @@ from traceprof.replay.graph.host_waits import (
     unseen_pace_ns,
 )
 from traceprof.replay.graph.longest_path import (
-    ROOT,
     Difference,
     EdgeKind,
     Edges,
@@ -29,7 +28,7 @@ from traceprof.replay.graph.longest_path import (
     difference,
     or_known,
 )
-from traceprof.replay.graph.process_graph import Process, edges_of, in_segments, observe
+from traceprof.replay.graph.process_graph import FIRST_NODE, Process, edges_of, in_segments
 from traceprof.replay.graph.steps import (
     RankSteps,
     Sample,
@@ -78,7 +77,7 @@ class ProcessFacts(Record, frozen=True):
     num_operations: int  # all that were not over then
     has_event_records: bool  # whether the report shows which streams waited for which
     host_waits: Intervals  # waits of threads that train for the GPU, or for room in its queue
-    lost_records: float  # as in `Observed`
+    lost_records: float  # as in `Process`
     span_ns: int  # how long the steps of the process take together
     hidden_host_ns: int  # how much of that its threads waited for the GPU by no call that is shown
     hidden_stream_ns: int  # how much its streams waited for each other by none
@@ -132,7 +131,7 @@ def facts_of(process: Process, step_limits_ns: Int64, launched_ns: int) -> Proce
     ran_ns = ran_ns[ran_ns > _MIN_WORK * ran_ns.max(initial=0)]
     return ProcessFacts(
         ranks=tuple(rank.rank for _, rank in process.ranks),
-        host_node=process.host_node,
+        host_node=FIRST_NODE,
         gpu_node=process.gpu_node,
         end_node=process.gpu_node + 2 * len(first),
         by_kind_ns=np.stack(by_kind, axis=1),
@@ -201,9 +200,6 @@ def _paced_ns(process: Process, training: Int64, limits_ns: Int64) -> float:
             of_steps = np.diff(intervals.covered_before(busy, given)) / np.diff(step)
             longest = max(longest, float(median_of(of_steps)))
     return longest
-
-
-FIRST_NODE = ROOT + 1
 
 
 class Matched(Record, frozen=True):
@@ -292,9 +288,9 @@ def process_part(
     `left_out`: int64[l], numbers of its first rank's steps that are not steady.
     """
     span = None if sample is None else sample.span_of(ranks[0][1])
-    observed = observe(ranks, shift, stalls, span)
-    rows = {index: observed.work.rows_of_kernels(index, rank) for index, rank in ranks}
-    of_ranks = [step_operations(rank, index, observed, sample) for index, rank in ranks]
+    read = recorded(ranks, shift, span)
+    rows = {index: read.work.rows_of_kernels(index, rank) for index, rank in ranks}
+    of_ranks = [step_operations(rank, index, read, sample) for index, rank in ranks]
     places = [
         (group, column)
         for group, of_group in enumerate(members)
@@ -306,14 +302,14 @@ def process_part(
     for group, column in places:
         index = members[group][column]
         operations.append(rows[index][kernels[index][matched_places[group][:, column]]])
-    is_member = np.zeros(len(observed.work), np.bool_)
+    is_member = np.zeros(len(read.work), np.bool_)
     for of_group in operations:
         is_member[of_group] = True
     alone = [np.flatnonzero(is_member)]
     for steps in of_ranks:
         alone += [steps.limits, steps.last, steps.others]
     limits_ns, is_steady = of_ranks[0].limits_ns, ~is_in(of_ranks[0].number, left_out)
-    process = in_segments(observed, np.concatenate(alone), FIRST_NODE, limits_ns, is_steady)
+    process = in_segments(read, stalls, np.concatenate(alone), limits_ns, is_steady)
     for _, rank in ranks:
         rank.operations.release()
     edges = edges_of(process, is_member)

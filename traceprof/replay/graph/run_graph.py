@@ -27,8 +27,8 @@ from traceprof.replay.graph.longest_path import (
     schedule,
     solve,
 )
+from traceprof.replay.graph.process_graph import FIRST_NODE
 from traceprof.replay.graph.process_part import (
-    FIRST_NODE,
     Kept,
     Matched,
     ProcessFacts,
