@@ -44,9 +44,9 @@ def critical_paths(graph: RunGraph) -> tuple[PathPart, ...]:
     the length of the steps there. The graph's first weights are the measured ones.
     """
     times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
-    last = max(graph.steps, key=lambda rank_steps: times[rank_steps.nodes[-1]])
-    begin = float(times[last.nodes[0]])
-    way = binding_edges(graph.plan, graph.weights.of(0), times, int(last.nodes[-1]))
+    last = max(graph.steps, key=lambda rank_steps: times[rank_steps.limits[-1]])
+    begin = float(times[last.limits[0]])
+    way = binding_edges(graph.plan, graph.weights.of(0), times, int(last.limits[-1]))
     kinds, source, target = graph.edges.kind, graph.edges.source, graph.edges.target
     first = np.array([facts.host_node for facts in graph.facts])
     spent = np.zeros((len(first), _DELAY_PART + 1))
@@ -117,8 +117,10 @@ class _Walk:
         """Solve the graph, whose processes are kept; `shifts`: by report, to the run's clock."""
         self._graph, self._shifts = graph, shifts
         times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
-        self._begin, self._end = (round(float(times[node])) for node in rank_steps.nodes[[0, -1]])
-        self._way = binding_edges(graph.plan, graph.weights.of(0), times, int(rank_steps.nodes[-1]))
+        self._begin, self._end = (round(float(times[node])) for node in rank_steps.limits[[0, -1]])
+        self._way = binding_edges(
+            graph.plan, graph.weights.of(0), times, int(rank_steps.limits[-1])
+        )
         self._times = times
         self._kept = graph.kept
         self._kinds = [(kept, one) for kept in self._kept for one in kept.edges]

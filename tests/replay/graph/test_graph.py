@@ -51,7 +51,7 @@ def test_times_are_those_of_a_plain_search(seed: int) -> None:
     source, target = (np.array(ends) for ends in zip(*[edge[:2] for edge in edges], strict=True))
     weights = np.array([[edge[2], 2 * edge[2]] for edge in edges])
     plan = schedule(num, source, target)
-    times = solve(plan, WeightSets.of_columns(weights.T))
+    times = solve(plan, WeightSets.of_columns(weights[:, 0], weights.T))
     assert times[:, 0].tolist() == plain(num, edges)
     assert times[:, 1].tolist() == plain(num, [(low, high, 2 * w) for low, high, w in edges])
     node = num - 1
@@ -190,7 +190,7 @@ def test_what_goes_in_comes_out(seed: int) -> None:
     rng = np.random.default_rng(seed)
     parts = [some_columns(rng, num_edges, 6) for num_edges in (7, 1, 0, 12)]
     whole = np.concatenate(parts)
-    sets = WeightSets.joined([WeightSets.of_columns(part.T) for part in parts])
+    sets = WeightSets.joined([WeightSets.of_columns(part[:, 0], part.T) for part in parts])
     assert all(np.array_equal(sets.of(number), whole[:, number]) for number in range(6))
     some = sets.chosen((4, 1))
     assert np.array_equal([some.of(0), some.of(1)], whole.T[[4, 1]])

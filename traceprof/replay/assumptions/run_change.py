@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 import numpy as np
 from msgspec.structs import replace
@@ -82,8 +81,7 @@ def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange
             yield column
 
     with_added = full if len(added) == 0 else np.concatenate((full, added))  # else kept twice
-    weights = WeightSets.of_columns(chain([with_added], of_variants()))
-    weights = weights.chosen(range(1, weights.num))
+    weights = WeightSets.of_columns(with_added, of_variants())
     left_out = frozenset().union(*(change.left_out for change in changes))
     steps_by_rank = tuple(
         replace(rank_steps, counts=rank_steps.rank not in left_out) for rank_steps in graph.steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -215,19 +215,14 @@ def _joined(parts: Sequence[npt.NDArray[Any]], kind: type[np.generic]) -> npt.ND
 
 _EDGE_BYTES = 12  # of its number, and of its weight
 _MAX_BACK = 8  # the sets of one assumption: of these some are the same
-
-
-Difference = tuple[bytes, ...]
-"""What differs between two sets: of each part of the edges the packed rest; empty for nothing."""
-SAME: Difference = (b"",)
-"""The difference of a set of one part from one that is the same."""
+_Difference: TypeAlias = "tuple[bytes, ...]"  # by part of the edges; empty for nothing
 
 
 class WeightSets(Record, frozen=True):
     """Sets of weights of e edges. An assumption changes few of them: the others are kept once."""
 
     full: Float64  # float64[e]
-    other: tuple[Difference, ...]  # of each set, what differs
+    other: tuple[_Difference, ...]  # of each set, what differs from these, compressed
     begins: tuple[int, ...] = (0,)  # where the parts of the edges begin
 
     @property
@@ -236,14 +231,15 @@ class WeightSets(Record, frozen=True):
         return len(self.other)
 
     @staticmethod
-    def of_columns(columns: Iterable[Float64]) -> WeightSets:
-        """Keep sets of weights, float64[e] each; at least one."""
-        columns = iter(columns)
-        full = np.ascontiguousarray(next(columns))
-        others = [SAME]
+    def of_columns(full: Float64, columns: Iterable[Float64]) -> WeightSets:
+        """Keep sets of weights, float64[e] each, by what differs from `full`."""
+        others: list[_Difference] = []
         for column in columns:
-            others.append(or_known(difference(full, column), others))
-        return WeightSets(full, tuple(others))
+            edge = (column != full).nonzero()[0].astype(np.int32)
+            apart = np.diff(edge, prepend=np.int32(0))
+            data = apart.tobytes() + column[edge].tobytes()
+            others.append(_or_known((zlib.compress(data, 1) if data else b"",), others))
+        return WeightSets(np.ascontiguousarray(full), tuple(others))
 
     @staticmethod
     def joined(parts: Sequence[WeightSets]) -> WeightSets:
@@ -254,10 +250,10 @@ class WeightSets(Record, frozen=True):
             for first, part in zip(firsts, parts, strict=True)
             for begin in part.begins
         ]
-        others: list[Difference] = []
+        others: list[_Difference] = []
         for number in range(parts[0].num):
             of_parts = tuple(data for part in parts for data in part.other[number])
-            others.append(or_known(of_parts, others))
+            others.append(_or_known(of_parts, others))
         full = np.concatenate([part.full for part in parts])
         return WeightSets(full, tuple(others), tuple(begins))
 
@@ -286,15 +282,6 @@ class WeightSets(Record, frozen=True):
         return replace(self, other=tuple(self.other[number] for number in numbers))
 
 
-def difference(full: Float64, column: Float64) -> Difference:
-    """Return where one weight set differs from another, and its weights there, compressed."""
-    edge = (column != full).nonzero()[0].astype(np.int32)
-    if len(edge) == 0:
-        return SAME
-    apart = np.diff(edge, prepend=np.int32(0))
-    return (zlib.compress(apart.tobytes() + column[edge].tobytes(), 1),)
-
-
-def or_known(change: Difference, before: Sequence[Difference]) -> Difference:
+def _or_known(change: _Difference, before: Sequence[_Difference]) -> _Difference:
     """Return an equal set among the last ones before, if there is one, so that it is kept once."""
     return next((known for known in before[-_MAX_BACK:] if known == change), change)

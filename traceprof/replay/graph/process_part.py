@@ -19,23 +19,9 @@ from traceprof.replay.graph.host_waits import (
     training_threads,
     unseen_pace_ns,
 )
-from traceprof.replay.graph.longest_path import (
-    Difference,
-    EdgeKind,
-    Edges,
-    GraphEdges,
-    WeightSets,
-    difference,
-    or_known,
-)
+from traceprof.replay.graph.longest_path import EdgeKind, Edges, GraphEdges, WeightSets
 from traceprof.replay.graph.process_graph import FIRST_NODE, Process, edges_of, in_segments
-from traceprof.replay.graph.steps import (
-    RankSteps,
-    Sample,
-    begun_together,
-    rank_steps_of,
-    step_operations,
-)
+from traceprof.replay.graph.steps import RankSteps, Sample, begun_together, step_operations
 from traceprof.replay.graph.weights import (
     Durations,
     Reading,
@@ -252,7 +238,7 @@ class ProcessPart(Record, frozen=True):
         steps_by_rank = [
             replace(
                 rank_steps,
-                nodes=rank_steps.nodes + by,
+                limits=rank_steps.limits + by,
                 last=rank_steps.last + by,
                 others=rank_steps.others + by,
             )
@@ -313,10 +299,7 @@ def process_part(
     for _, rank in ranks:
         rank.operations.release()
     edges = edges_of(process, is_member)
-    steps_by_rank = [
-        rank_steps_of(rank, process, steps)
-        for (_, rank), steps in zip(ranks, of_ranks, strict=True)
-    ]
+    steps_by_rank = [steps.as_nodes(process) for steps in of_ranks]
     if sample is not None:
         steps_by_rank = [rank_steps.compared(sample) for rank_steps in steps_by_rank]
     elif all(len(rank_steps.others) for rank_steps in steps_by_rank):
@@ -352,29 +335,21 @@ def weighed(
     `matched`: by group of ranks, the operations that are matched with others'.
     """
     measured = as_measured(process)
-    sets: list[Durations] = []
-    under: dict[int, Durations] = {}
-    full = Weigher(process, measured).of(edges)
-    factors = [measured.transfer[operations] for operations in matched]
-    others: list[Difference] = []
-    scales: list[list[Difference]] = [[] for _ in matched]
-    known: dict[tuple[int, Reading], Difference] = {}
-    for variant in variants:
-        reading, change = variant.reading, variant.change
-        if id(change) not in under:
-            under[id(change)] = measured if change is None else change(process, measured)
-        durations = under[id(change)]
-        sets.append(durations)
-        key = id(durations), reading
-        if key not in known:
-            column = Weigher(process, durations, reading).of(edges)
-            known[key] = or_known(difference(full, column), others)
-        others.append(known[key])
-        for scale, factor, operations in zip(scales, factors, matched, strict=True):
-            of_variant = durations.transfer[operations] * reading.has_gpu_time
-            scale.append(or_known(difference(factor, of_variant), scale))
-    return (
-        WeightSets(full, tuple(others)),
-        [WeightSets(*pair) for pair in zip(factors, map(tuple, scales), strict=True)],
-        sets,
-    )
+    under = {id(None): measured}
+    for change in (variant.change for variant in variants):
+        if change is not None and id(change) not in under:
+            under[id(change)] = change(process, measured)
+    pairs = [(under[id(variant.change)], variant.reading) for variant in variants]
+    known: dict[tuple[int, Reading], int] = {}
+    numbers = [known.setdefault((id(one), reading), len(known)) for one, reading in pairs]
+    distinct = [pairs[numbers.index(number)] for number in range(len(known))]
+    columns = (Weigher(process, *pair).of(edges) for pair in distinct)
+    weights = WeightSets.of_columns(Weigher(process, measured).of(edges), columns)
+    scales = [
+        WeightSets.of_columns(
+            measured.transfer[rows],
+            (one.transfer[rows] * reading.has_gpu_time for one, reading in distinct),
+        ).chosen(numbers)
+        for rows in matched
+    ]
+    return weights.chosen(numbers), scales, [one for one, _ in pairs]

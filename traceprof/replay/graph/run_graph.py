@@ -16,17 +16,7 @@ from traceprof.host.launch_stalls import find_stalls
 from traceprof.intervals import Float64, Int64, Mask
 from traceprof.progress import UNHEARD, Progress
 from traceprof.ranks.waits import GroupWaits
-from traceprof.replay.graph.longest_path import (
-    SAME,
-    Difference,
-    EdgeLevels,
-    GraphEdges,
-    WeightSets,
-    difference,
-    or_known,
-    schedule,
-    solve,
-)
+from traceprof.replay.graph.longest_path import EdgeLevels, GraphEdges, WeightSets, schedule, solve
 from traceprof.replay.graph.process_graph import FIRST_NODE
 from traceprof.replay.graph.process_part import (
     Kept,
@@ -109,15 +99,17 @@ def _transfer_weights(
     for operations, of_columns in zip(matched, scales, strict=True):
         last_start_ns = operations.start_ns.max(axis=1, keepdims=True)
         transfer = (operations.end_ns - last_start_ns).astype(np.float64)
-        width, full = transfer.shape[1], transfer.ravel()
-        others: list[Difference] = []
-        for number in range(of_columns[0].num):
-            scaled = full.copy()
-            for column in range(width):
-                scaled[column::width] *= of_columns[column].of(number)
-            others.append(or_known(difference(full, scaled), others))
-        weights.append(WeightSets(np.zeros(len(full)), (SAME,) * len(others)))
-        weights.append(WeightSets(full, tuple(others)))
+        by_column, num = (
+            [of_columns[column] for column in range(transfer.shape[1])],
+            of_columns[0].num,
+        )
+        scaled = (
+            (transfer * np.stack([factors.of(number) for factors in by_column], axis=1)).ravel()
+            for number in range(num)
+        )
+        nothing = np.zeros(transfer.size)
+        weights.append(WeightSets.of_columns(nothing, [nothing] * num))
+        weights.append(WeightSets.of_columns(transfer.ravel(), scaled))
     return weights
 
 
@@ -283,13 +275,13 @@ def replayed_steps(graph: RunGraph) -> tuple[Float64, Float64, tuple[Float64, ..
     for first in range(0, len(numbers), at_once):
         times = solve(graph.plan, graph.weights.chosen(numbers[first : first + at_once]))
         lengths = [
-            np.diff(_with_others(times, rank_steps, rank_steps.nodes), axis=0)
+            np.diff(_with_others(times, rank_steps, rank_steps.limits), axis=0)
             for rank_steps in graph.steps
         ]
         of_ranks.append(lengths)
         steps.append(by_number(graph.steps, lengths))
         ends = [
-            _with_others(times, rank_steps, np.append(rank_steps.nodes[:1], rank_steps.last))
+            _with_others(times, rank_steps, np.append(rank_steps.limits[:1], rank_steps.last))
             for rank_steps in graph.steps
         ]
         lengths = [np.diff(np.maximum.accumulate(end, axis=0), axis=0) for end in ends]

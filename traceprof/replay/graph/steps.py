@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from traceprof.analyses.breakdown import BreakdownResult, step_times
 from traceprof.analyses.steps import judged_steps, phases
-from traceprof.intervals import Int64
+from traceprof.intervals import NO_NUMBERS, Int64
 from traceprof.replay.graph.columns import COMPUTE, Recorded
 from traceprof.replay.graph.longest_path import CannotReplayError
 from traceprof.replay.graph.process_graph import Process
@@ -131,12 +131,15 @@ def _measured_steps(rank: Rank, result: BreakdownResult) -> StepWindows | None:
 
 
 class RankSteps(Record, frozen=True):
-    """Begins and ends of the s steps of one rank; without steps, of its training."""
+    """Begins and ends of the s steps of one rank; without steps, of its training.
+
+    They are operations, indices into `GpuWork`, and then nodes of the graph.
+    """
 
     rank: int  # the rank's number
     number: Int64  # int64[s], the numbers of the steps
-    nodes: Int64  # int64[s + 1], where each step begins, and where the last one ends
-    last: Int64  # int64[s], where the work that was launched within each step is over
+    limits: Int64  # int64[s + 1], where each step begins, and where the last one ends
+    last: Int64  # int64[s], what ends last of the work that was launched within each step
     limits_ns: Int64  # int64[s + 1], when steps began and the last one ended, on the run's clock
     launched_ns: Int64  # int64[s + 1], when these operations were launched; else when they ran
     is_marked: bool  # whether the report has steps
@@ -145,6 +148,13 @@ class RankSteps(Record, frozen=True):
     others: Int64
     counts: bool = True  # whether its steps count
 
+    def as_nodes(self, process: Process) -> RankSteps:
+        """Return the same steps as nodes of the graph."""
+        begin, end = self.limits[:-1], self.limits[-1:]
+        limits = np.append(process.start_node(begin), process.end_node(end))
+        last, others = process.end_node(self.last), process.end_node(self.others)
+        return replace(self, limits=limits, last=last, others=others)
+
     def compared(self, sample: Sample) -> RankSteps:
         """Return those steps of a sample that are compared."""
         inner = sample.compares(self.number)
@@ -152,39 +162,11 @@ class RankSteps(Record, frozen=True):
         return replace(
             self,
             number=self.number[inner],
-            nodes=self.nodes[limits],
+            limits=self.limits[limits],
             last=self.last[inner],
             limits_ns=self.limits_ns[limits],
             launched_ns=self.launched_ns[limits],
         )
-
-
-class StepOperations(Record, frozen=True):
-    """The operations at which the s steps of a rank begin and end, as indices into `GpuWork`."""
-
-    limits: Int64  # int64[s + 1], where each step begins, and where the last one ends
-    last: Int64  # int64[s], the operation that ends last of those launched within each step
-    limits_ns: Int64  # int64[s + 1], when steps began and the last one ended, on the run's clock
-    number: Int64  # int64[s], the numbers of the steps
-    others: Int64  # int64[o], without steps, the last operation of each stream
-
-
-def rank_steps_of(rank: Rank, process: Process, steps: StepOperations) -> RankSteps:
-    """Return the steps of a rank as nodes of the graph."""
-    begin = process.start_node(steps.limits[:-1])
-    call = process.work.call[steps.limits]
-    launched = process.calls.start_ns[call]
-    launched[-1] = process.calls.end_ns[call[-1]]
-    return RankSteps(
-        rank=rank.rank,
-        number=steps.number,
-        nodes=np.append(begin, process.end_node(steps.limits[-1:])),
-        last=process.end_node(steps.last),
-        limits_ns=steps.limits_ns,
-        launched_ns=np.where(call >= 0, launched, steps.limits_ns),
-        is_marked=rank.host_steps is not None,
-        others=process.end_node(steps.others),
-    )
 
 
 def begun_together(steps_by_rank: Sequence[RankSteps]) -> list[RankSteps]:
@@ -193,7 +175,7 @@ def begun_together(steps_by_rank: Sequence[RankSteps]) -> list[RankSteps]:
     return [
         replace(
             rank_steps,
-            nodes=np.append(first.nodes[:1], rank_steps.nodes[1:]),
+            limits=np.append(first.limits[:1], rank_steps.limits[1:]),
             limits_ns=np.append(first.limits_ns[:1], rank_steps.limits_ns[1:]),
             launched_ns=np.append(first.launched_ns[:1], rank_steps.launched_ns[1:]),
         )
@@ -201,14 +183,12 @@ def begun_together(steps_by_rank: Sequence[RankSteps]) -> list[RankSteps]:
     ]
 
 
-def step_operations(
-    rank: Rank, index: int, observed: Recorded, sample: Sample | None
-) -> StepOperations:
+def step_operations(rank: Rank, index: int, process: Recorded, sample: Sample | None) -> RankSteps:
     """Return the operations at which the steps of a rank begin and end.
 
     The steps are those of a sample, or of the training. `index`: of the rank, in the run.
     """
-    work, shift = observed.work, observed.shift_ns
+    work, shift = process.work, process.shift_ns
     own = np.flatnonzero(work.rank == index)
     steps: StepWindows | None
     if sample is not None:
@@ -232,36 +212,45 @@ def step_operations(
     by_start = own[np.argsort(work.start_ns[own], kind="stable")]
     begin = by_start[np.searchsorted(work.start_ns[by_start], limits[:-1])]
     last = ended[np.argmax(work.end_ns[ended])]
-    if steps is None or len(steps) == 0:
-        chain = work.chain[ended]
-        latest = ended[np.lexsort((work.end_ns[ended], chain))]
-        is_last = np.append(np.diff(work.chain[latest]) != 0, True)
-        return StepOperations(
-            np.append(begin, last), np.array([last]), limits, numbers, latest[is_last]
-        )
-    of_steps = _last_of_steps(rank, observed, own, steps.source)
-    nothing = np.empty(0, np.int64)
-    return StepOperations(np.append(begin, last), of_steps, limits, numbers, nothing)
+    if steps is not None and len(steps) > 0:
+        of_steps, others = _last_of_steps(rank, process, own, steps.source), NO_NUMBERS
+    else:
+        latest = ended[np.lexsort((work.end_ns[ended], work.chain[ended]))]
+        of_steps = np.array([last])
+        others = latest[np.append(np.diff(work.chain[latest]) != 0, True)]
+    call = work.call[np.append(begin, last)]
+    launched = process.calls.start_ns[call]
+    launched[-1] = process.calls.end_ns[call[-1]]
+    return RankSteps(
+        rank=rank.rank,
+        number=numbers,
+        limits=np.append(begin, last),
+        last=of_steps,
+        limits_ns=limits,
+        launched_ns=np.where(call >= 0, launched, limits),
+        is_marked=rank.host_steps is not None,
+        others=others,
+    )
 
 
-def _last_of_steps(rank: Rank, observed: Recorded, own: Int64, source: Int64) -> Int64:
+def _last_of_steps(rank: Rank, process: Recorded, own: Int64, source: Int64) -> Int64:
     """Return the operation that ends last of those launched in each step, int64[s].
 
     On the stream that computes most, if every step uses it: a loader runs ahead.
     """
-    ranges, work, shift = rank.host_steps, observed.work, observed.shift_ns
+    ranges, work, shift = rank.host_steps, process.work, process.shift_ns
     assert ranges is not None  # noqa: S101  (there are steps)
     launched = own[work.call[own] >= 0]
     computes = launched[work.kind[launched] == COMPUTE]
     if len(computes):
         spent = np.bincount(work.chain[computes], work.length_ns[computes])
         busiest = launched[work.chain[launched] == int(np.argmax(spent))]
-        called_ns = np.sort(observed.calls.start_ns[work.call[busiest]] - shift)
+        called_ns = np.sort(process.calls.start_ns[work.call[busiest]] - shift)
         low, high = (
             np.searchsorted(called_ns, times[source]) for times in (ranges.start_ns, ranges.end_ns)
         )
         launched = busiest if (high > low).all() else launched
-    called_ns = observed.calls.start_ns[work.call[launched]] - shift
+    called_ns = process.calls.start_ns[work.call[launched]] - shift
     order = np.argsort(called_ns, kind="stable")
     launched, called_ns = launched[order], called_ns[order]
     low = np.searchsorted(called_ns, ranges.start_ns[source])
