@@ -7,7 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -223,17 +223,3 @@ def nvtx_0_2_11(tmp_path_factory: pytest.TempPathFactory) -> Path:
             missing(f"nvtx==0.2.11 cannot be installed: {done.stderr.strip().splitlines()[-1:]}")
 
     return once(tmp_path_factory, "nvtx-0.2.11", install)
-
-
-@pytest.fixture(scope="session")
-def shared_files() -> Callable[[], list[str]]:
-    """Tell which files in memory, for what copies of this process made, it has open just now."""
-
-    def found() -> list[str]:
-        names = []
-        for link in Path("/proc/self/fd").iterdir():
-            with suppress(OSError):  # the folder's own is closed by now
-                names.append(str(link.readlink()))
-        return [name for name in names if "memfd:traceprof" in name]
-
-    return found

@@ -17,9 +17,9 @@ from traceprof.analyses.verdict.measured_run import measured_run
 from traceprof.analyses.verdict.run_result import RunResult, Verdict
 from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.errors import REPORT_IT, TraceFormatError, TraceprofError
-from traceprof.execution.children import run_in_children
 from traceprof.execution.open_reports import MeasuredReports, Measurer
 from traceprof.execution.options import Options, checked
+from traceprof.execution.workers import map_items
 from traceprof.findings import Finding, NotApplicable
 from traceprof.progress import Progress
 from traceprof.ranks.comparison import RankComparison
@@ -45,7 +45,7 @@ __all__ = [
     "RunResult",
     "analyze",
     "analyze_captures",
-    "analyze_in_child",
+    "analyze_in_worker",
     "analyze_reports",
 ]
 
@@ -168,23 +168,32 @@ def analyze(
 
 
 @contextmanager
-def analyze_in_child(
+def analyze_in_worker(
     *paths: str | os.PathLike[str],
     options: Options | None = None,
     listener: Progress | None = None,
     jobs: int | None = None,
-    answer: Callable[[Analysis, Any, Progress], object] | None = None,
+    answer: Callable[[Analysis, Any, Progress], object],
 ) -> Iterator[AnalysisFuture[Analysis]]:
-    """Do what `analyze` does in a child process while the block runs; yield the running analysis.
+    """Read reports, then do what `analyze` does in a worker while the block runs; yield its future.
 
-    `listener` is called from `AnalysisFuture.result`. `answer` answers questions about the analysis
-    in the child, which stays until the block ends; None if there will be no questions.
+    `listener` receives the number of rows read before the block. `answer` answers questions about
+    the analysis in the worker, which stays until the block ends.
     """
-    from traceprof.execution.analysis_future import AnalysisTask, run_in_child
+    from traceprof.execution.analysis_future import Analyst, analysis_in_worker
 
     measurer = Measurer.of(options, listener, jobs)
-    task = AnalysisTask(measurer.opened(report_paths(paths)), measurer, _analyzed, Analysis, answer)
-    with run_in_child(task) as future:
+    opened = measurer.opened(report_paths(paths))
+
+    def of_result(result: RunResult, traces: Sequence[Trace]) -> Analysis:
+        with collected_failures():  # which the result has, too
+            ranks = [measurer.options.ranks_of(trace) for trace in traces]
+        for trace in traces:
+            trace.release()
+        return Analysis(result, attach_ranks(result.run, traces, ranks))
+
+    analyst = Analyst(opened, partial(_analyzed, measurer), answer)
+    with analysis_in_worker(analyst, of_result) as future:
         yield future
 
 
@@ -263,12 +272,12 @@ def analyze_captures(
 
 def _analyzed(measurer: Measurer, opened: Sequence[Trace | FailedReport]) -> Analysis:
     reports = measurer.measured(opened)
-    map_items = partial(run_in_children, num_processes=measurer.num_processes)
+    spread = partial(map_items, num_processes=measurer.num_processes)
 
     def replay(verdict: Verdict) -> Verdict:
         from traceprof.replay.savings import savings
 
-        return savings(verdict, reports, map_items)
+        return savings(verdict, reports, spread)
 
     try:
         result = _concluded(reports.measured, measurer.options, replay)

@@ -26,7 +26,7 @@ from traceprof.analyses.measurements import RankMeasurements, Wanted
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_ERROR
 from traceprof.errors import UsageError, WorkerError
-from traceprof.execution import children, many_reports, measuring
+from traceprof.execution import many_reports, measuring, workers
 from traceprof.execution import measuring as runner
 from traceprof.execution.measuring import Task
 from traceprof.run.rank import Rank, Window
@@ -42,10 +42,11 @@ def _deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _can_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have children made although other tests leave threads behind."""
+    """Have workers made although other tests leave threads behind."""
     if sys.platform != "linux":
-        pytest.skip("no children elsewhere")
-    monkeypatch.setattr(children, "can_fork", lambda: True)
+        pytest.skip("no workers elsewhere")
+    monkeypatch.setattr(workers, "can_fork", lambda: True)
+    monkeypatch.setattr(many_reports, "can_fork", lambda: True)
 
 
 class Count:
@@ -103,7 +104,7 @@ def test_processes_that_are_left_over_share_ranks(
             file.write(f"{os.getpid()}\n")
         return measure(rank, window, wanted)
 
-    monkeypatch.setattr(children, "MIN_OPERATIONS_OF_A_PROCESS", 1)
+    monkeypatch.setattr(workers, "MIN_OPERATIONS_OF_A_PROCESS", 1)
     monkeypatch.setattr(measuring, "measure_rank", note)
     expected = alone(reports[:2], jobs=1)
     assert {*noted.read_text().split()} == {str(os.getpid())}
@@ -169,7 +170,7 @@ def test_no_process_is_left_when_the_first_one_ends(
     until(lambda: not any(is_running(worker) for worker in workers))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
+@pytest.mark.skipif(sys.platform != "linux", reason="no workers elsewhere")
 def test_a_signal_right_before_the_wait_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ from traceprof.analyses.registry import ANALYSES
 from traceprof.analysis import Options, analyze, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS
 from traceprof.errors import TraceFileError, TraceFormatError, UsageError, WorkerError
-from traceprof.execution import measuring, sections
+from traceprof.execution import measuring, workers
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.run.rank import Rank
 from traceprof.run.summary import FailedReport
@@ -261,7 +261,8 @@ def test_a_measured_report_is_let_go_of_at_once(
         return trace
 
     monkeypatch.setattr(measuring, "open_trace", open_and_watch)
-    monkeypatch.setattr(sections, "MIN_SHARED_BYTES", 0)
+    monkeypatch.setattr(workers, "MIN_OPERATIONS_OF_A_PROCESS", 1)
+    monkeypatch.setattr(workers, "can_fork", lambda: True)  # although tests leave threads behind
     gc.disable()
     try:
         measure_file(Task(SAMPLE, SAMPLE, Options()), None, num_processes)

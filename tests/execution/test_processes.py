@@ -4,22 +4,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sample_traces.simulator.ddp import simulate_ddp
 from tests.support.selection import long_after
 from tests.support.workers import MAX_WAIT_S, RowCount, is_running, until
-from traceprof.analysis import Analysis, analyze, analyze_in_child
+from traceprof.analysis import Analysis, analyze, analyze_in_worker
 from traceprof.errors import TraceFormatError, UsageError
-from traceprof.execution import children, measuring, sections
-from traceprof.execution import measuring as runner
+from traceprof.execution import analysis_future, measuring, workers
 from traceprof.progress import Progress
 from traceprof.reports import json
-from traceprof.trace.nsight.export import NsightTrace
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,10 +27,10 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _always_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have children made although other tests leave threads behind and reports are small."""
-    monkeypatch.setattr(children, "can_fork", lambda: True)
-    monkeypatch.setattr(sections, "MIN_SHARED_BYTES", 0)
-    monkeypatch.setattr(children, "MIN_OPERATIONS_OF_A_PROCESS", 1)
+    """Have workers made although other tests leave threads behind and reports are small."""
+    monkeypatch.setattr(workers, "can_fork", lambda: True)
+    monkeypatch.setattr(analysis_future, "can_fork", lambda: True)
+    monkeypatch.setattr(workers, "MIN_OPERATIONS_OF_A_PROCESS", 1)
 
 
 @pytest.fixture(scope="module")
@@ -43,24 +41,22 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(export: Path) -> tuple[str, int]:
-    """Return the result of one process, and how many rows it read."""
-    listener = RowCount()
-    with closing(analyze(export, jobs=1, listener=listener)) as analysis:
-        assert listener.expected == listener.read > 1800  # kernels and what launched them
-        return json.render(analysis.result), listener.read
+def expected(export: Path) -> str:
+    """Return the result of one process."""
+    return analysed(export, 1)
 
 
-def analysed(export: Path, jobs: int) -> tuple[str, int]:
-    """Return the result, and how many rows were read, as this process was told."""
+def analysed(export: Path, jobs: int) -> str:
     listener = RowCount()
     with closing(analyze(export, jobs=jobs, listener=listener)) as analysis:
-        assert listener.expected == listener.read
-        return json.render(analysis.result), listener.read
+        assert listener.expected == listener.read > 1800  # kernels and what launched them
+        return json.render(analysis.result)
 
 
-def analysed_in_child(export: Path, listener: RowCount) -> str:
-    with analyze_in_child(export, listener=listener) as future:
+def analysed_in_worker(export: Path) -> str:
+    listener = RowCount()
+    with analyze_in_worker(export, listener=listener, answer=answer_of) as future:
+        assert listener.expected == listener.read > 1800
         analysis = future.result()
     with closing(analysis):
         (trace,) = analysis.run.traces
@@ -72,9 +68,7 @@ def analysed_in_child(export: Path, listener: RowCount) -> str:
 
 
 @pytest.mark.parametrize("jobs", long_after(1, [2, 3, 4, 9]))
-def test_the_number_of_processes_changes_nothing(
-    jobs: int, export: Path, expected: tuple[str, int]
-) -> None:
+def test_the_number_of_processes_changes_nothing(jobs: int, export: Path, expected: str) -> None:
     assert analysed(export, jobs) == expected
 
 
@@ -95,79 +89,62 @@ def killed_elsewhere(
     monkeypatch.setattr(owner, name, call)
 
 
-@pytest.mark.parametrize("is_in_child", long_after(1, [True, False]))
+@pytest.mark.parametrize("is_in_worker", long_after(1, [True, False]))
 @pytest.mark.parametrize("is_afterwards", long_after(1, [True, False]))
-@pytest.mark.parametrize(
-    ("owner", "name"), [(NsightTrace, "read_section"), (measuring, "measure_rank")]
-)
 def test_killed_processes_cost_only_time(
-    owner: object,
-    name: str,
     is_afterwards: bool,
-    is_in_child: bool,
+    is_in_worker: bool,
     export: Path,
-    expected: tuple[str, int],
+    expected: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    killed_elsewhere(monkeypatch, owner, name, is_afterwards=is_afterwards)
-    if is_in_child:
-        listener = RowCount()
-        assert analysed_in_child(export, listener) == expected[0]
-        assert (listener.expected, listener.read) == (expected[1], expected[1])
-    else:
-        assert analysed(export, 3) == expected
+    measure = measuring.measure_rank
+
+    def be_killed_elsewhere(*arguments: Any) -> object:
+        if os.getpid() != HERE and not is_afterwards:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = measure(*arguments)
+        if os.getpid() != HERE:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    monkeypatch.setattr(measuring, "measure_rank", be_killed_elsewhere)
+    found = analysed_in_worker(export) if is_in_worker else analysed(export, 3)
+    assert found == expected
 
 
-def test_only_the_child_reads_and_measures(
-    export: Path,
-    expected: tuple[str, int],
-    monkeypatch: pytest.MonkeyPatch,
-    shared_files: Callable[[], list[str]],
+def test_only_the_worker_measures(
+    export: Path, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def only_elsewhere(function: Callable[..., object]) -> Callable[..., object]:
-        here = os.getpid()
+    measure = measuring.measure_rank
 
-        def call(*arguments: object) -> object:
-            assert os.getpid() != here
-            return function(*arguments)
+    def measure_elsewhere(*arguments: Any) -> object:
+        assert os.getpid() != HERE
+        return measure(*arguments)
 
-        return call
-
-    monkeypatch.setattr(NsightTrace, "read_section", only_elsewhere(NsightTrace.read_section))
-    monkeypatch.setattr(measuring, "measure_rank", only_elsewhere(runner.measure_rank))
-    listener, before = RowCount(), len(shared_files())
-    assert analysed_in_child(export, listener) == expected[0]
-    assert (listener.expected, listener.read) == (expected[1], expected[1])
-    # Of however many processes the export is: dashboards keep many reports.
-    assert len(shared_files()) - before <= 4
+    monkeypatch.setattr(measuring, "measure_rank", measure_elsewhere)
+    assert analysed_in_worker(export) == expected
 
 
-def test_errors_in_a_child_are_those_of_one_process(tmp_path: Path) -> None:
+def test_errors_in_a_worker_are_those_of_one_process(tmp_path: Path) -> None:
     path = tmp_path / "t.sqlite"
     path.write_bytes(b"SQLite format 3\0 and no more")
-    with pytest.raises(TraceFormatError), analyze_in_child(path) as future:
-        future.result()
+    with pytest.raises(TraceFormatError), analyze_in_worker(path, answer=answer_of):
+        pass
 
 
 @pytest.mark.parametrize("number", long_after(1, [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]))
-@pytest.mark.parametrize("where", long_after(1, ["measuring", "reading"]))
-def test_nobody_is_left_when_the_command_ends(
-    where: str, number: signal.Signals, export: Path
-) -> None:
+def test_nobody_is_left_when_the_command_ends(number: signal.Signals, export: Path) -> None:
     program = f"""
 import os, sys, time
 from traceprof.cli.main import main
-from traceprof.execution import children, measuring, sections
-from traceprof.trace.nsight.export import NsightTrace
-sections.MIN_SHARED_BYTES, children.MIN_OPERATIONS_OF_A_PROCESS = 0, 1
+from traceprof.execution import measuring, workers
+workers.MIN_OPERATIONS_OF_A_PROCESS = 1
 def slowly(*_):
     os.write(1, b"%d\\n" % os.getpid())
     for _ in range(3000):
         time.sleep(0.1)  # a signal right before a sleep is answered after it
-if {where!r} == "reading":
-    NsightTrace.read_section = slowly
-else:
-    measuring.measure_rank = slowly
+measuring.measure_rank = slowly
 main(["analyze", "--jobs", "2", {str(export)!r}])
 """
     with subprocess.Popen(
@@ -175,7 +152,7 @@ main(["analyze", "--jobs", "2", {str(export)!r}])
     ) as first:
         assert first.stdout is not None
         pids = [int(first.stdout.readline()) for _ in range(2)]
-        assert {*pids} - {first.pid}
+        assert first.pid not in pids
         first.send_signal(number)
         out, err = first.communicate(timeout=MAX_WAIT_S)
     codes = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
@@ -183,7 +160,7 @@ main(["analyze", "--jobs", "2", {str(export)!r}])
     until(lambda: not any(map(is_running, pids)))
 
 
-def told_of(analysis: Analysis, question: object, progress: Progress) -> tuple[int, object, int]:
+def answer_of(analysis: Analysis, question: object, progress: Progress) -> tuple[int, object, int]:
     """Answer a question: by whom it was, and with what."""
     progress.expect(2)
     progress.advance(1)
@@ -198,7 +175,7 @@ HERE = os.getpid()
 
 
 def test_the_process_that_analysed_answers_questions(export: Path) -> None:
-    with analyze_in_child(export, answer=told_of) as future:
+    with analyze_in_worker(export, answer=answer_of) as future:
         analysis = future.result()
         num = sum(len(rank.operations) for rank in analysis.run.ranks)
         first, question, count = future.ask("one")

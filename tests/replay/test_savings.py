@@ -31,8 +31,7 @@ from traceprof.analyses.registry import FINDING_IDS, FINDINGS
 from traceprof.analyses.verdict.run_result import RunResult, Verdict
 from traceprof.analyses.verdict.savings import Replay, Savings
 from traceprof.analysis import Analysis, Options, analyze, analyze_reports
-from traceprof.execution import children
-from traceprof.execution.children import run_in_children
+from traceprof.execution import workers
 from traceprof.findings import Basis, Finding, Saving, Severity, severity_of_cost
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.replay.assumptions.assumption import parse
@@ -327,14 +326,15 @@ def test_a_sample_is_replayed_as_it_was_measured(tmp_path: Path) -> None:
 def test_processes_prepare_the_replay_that_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(children, "can_fork", lambda: True)  # although tests leave threads behind
+    monkeypatch.setattr(workers, "can_fork", lambda: True)  # although tests leave threads behind
+    monkeypatch.setattr(workers, "MIN_OPERATIONS_OF_A_PROCESS", 1)
     simulate_ddp(tmp_path / "run.sqlite", gpus=3, steps=20, kernels_per_step=60, seed=3)
     variants = [Variant(), Variant(parse("no-sync").change), Variant(parse("link=2x").change)]
     with closing(analyze(tmp_path / "run.sqlite", options=_NO_REPLAY)) as analysis:
         sample = chosen(analysis, 1)
         alone, shared = (
             run_graph(analysis, variants, sample, map_items=map_items)
-            for map_items in (in_this_process, partial(run_in_children, num_processes=2))
+            for map_items in (in_this_process, partial(workers.map_items, num_processes=2))
         )
         assert len(alone.facts) == 3
         assert all(map(np.array_equal, astuple(alone.edges), astuple(shared.edges)))

@@ -94,7 +94,7 @@ def command(
     from dashboards.questions import CompareQuestion
     from dashboards.server.notes import Notes
     from dashboards.server.serving import DashboardServer
-    from traceprof.analysis import analyze_in_child
+    from traceprof.analysis import analyze_in_worker
 
     options = replace(options, flops_per_step=flops_per_step)
     options.check()
@@ -118,7 +118,7 @@ def command(
             with shared.progress() as bar:
                 server.progress.also = bar
                 future = reading.enter_context(
-                    analyze_in_child(
+                    analyze_in_worker(
                         *paths, options=options, listener=server.progress, answer=_answer
                     )
                 )

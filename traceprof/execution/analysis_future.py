@@ -1,36 +1,27 @@
-"""An analysis in a child process, which then answers questions about it.
+"""An analysis in a worker process, which then answers questions about it.
 
-The child sends the sections of the reports as soon as it has read them. Its results refer to them,
-so that the parent has the analysis with open reports, as if it had analysed them itself.
+The reports are read before the worker is made: both processes have the same memory, and results
+alone are sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.sharedctypes import RawArray
 from threading import Lock
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
-
-from msgspec.structs import replace
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from traceprof.analyses.verdict.run_result import RunResult
-from traceprof.errors import TraceprofError
-from traceprof.execution import children
-from traceprof.execution.children import Child, ChildError, ProgressOfAll, questions
-from traceprof.execution.open_reports import Measurer
-from traceprof.execution.sections import ReadSection
+from traceprof.execution.workers import as_completed, can_fork, workers
 from traceprof.progress import UNHEARD, Progress
-from traceprof.run.opening import Run, attach_ranks
-from traceprof.run.rank import Rank
-from traceprof.run.summary import FailedReport, all_failed
-from traceprof.trace.model.operations import NO_OPERATIONS, RankKey
-from traceprof.trace.model.trace import Section, Trace
+from traceprof.run.opening import Run
+from traceprof.run.summary import FailedReport, all_failed, close_on_error, try_report
+from traceprof.trace.model.trace import Trace
 
-# What a child sends: of sections those that its own children read, too.
-_Sent: TypeAlias = "ReadSection | _SentAnalysis | _Answer"
-
-_OF_TRACE = ("trace", "operations", "process_cache", "cache")
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 
 class JudgedReports(Protocol):
@@ -48,177 +39,154 @@ class JudgedReports(Protocol):
 Analysis = TypeVar("Analysis", bound=JudgedReports)
 
 
-@dataclass(frozen=True)
-class AnalysisTask(Generic[Analysis]):
-    """An analysis to be made in a child process."""
+class Analyst(Generic[Analysis]):
+    """Analyses reports and answers questions, in the worker, or without one in this process.
 
-    opened: Sequence[Trace | FailedReport]  # the reports, in the order given
-    measurer: Measurer  # measures them
-    # measures and judges the reports
-    analyze: Callable[[Measurer, Sequence[Trace | FailedReport]], Analysis]
-    # makes an analysis of its result and its open reports
-    make: Callable[[RunResult, Run], Analysis]
-    # answers questions about the analysis, and reports its progress; None if none will be asked
-    answer: Callable[[Analysis, Any, Progress], object] | None
+    Attributes:
+        reports: open ones, or why they could not be opened.
+        analysis: what was made of them; None before that.
+    """
+
+    def __init__(
+        self,
+        opened: Sequence[Trace | FailedReport],
+        analyze: Callable[[Sequence[Trace | FailedReport]], Analysis],
+        answer: Callable[[Analysis, Any, Progress], object],
+    ) -> None:
+        """Read reports.
+
+        `analyze` measures and judges them. `answer` answers questions about the analysis, and
+        reports its progress.
+
+        Raises TraceprofError: no report can be read.
+        """
+        self._analyze, self._answer = analyze, answer
+        self.reports = [
+            one if isinstance(one, FailedReport) else try_report(one.path, partial(_loaded, one))
+            for one in opened
+        ]
+        failed = [report for report in self.reports if isinstance(report, FailedReport)]
+        if failed and len(failed) == len(opened):
+            raise all_failed(failed)
+        self.analysis: Analysis | None = None
 
     @property
-    def traces(self) -> dict[int, Trace]:
-        """Reports that could be opened, by their index."""
-        return {
-            index: trace
-            for index, trace in enumerate(self.opened)
-            if not isinstance(trace, FailedReport)
-        }
+    def traces(self) -> list[Trace]:
+        """The open reports."""
+        return [report for report in self.reports if not isinstance(report, FailedReport)]
 
-    def run(self) -> Iterator[_Sent]:
-        """Analyse, in the child, then answer the parent's questions."""
-        for trace in self.traces.values():
-            trace.reopen()
-        analysis = self.analyze(replace(self.measurer, forwards=True), self.opened)
-        yield _SentAnalysis.of(analysis.result, analysis.run)
-        if self.answer is not None:
-            for question in questions():
-                yield _Answer.of(self.answer, analysis, question, ProgressOfAll())
+    def analyzed(self) -> Analysis:
+        """Analyse."""
+        self.analysis = self._analyze(self.reports)
+        return self.analysis
+
+    def answer(self, question: object, progress: Progress) -> object:
+        """Answer a question about the analysis."""
+        assert self.analysis is not None  # noqa: S101  (questions are about it)
+        try:
+            return self._answer(self.analysis, question, progress)
+        finally:
+            for rank in self.analysis.run.ranks:
+                rank.release()
+
+
+def _loaded(trace: Trace) -> Trace:
+    with close_on_error(trace):
+        trace.load()
+    return trace
 
 
 @contextmanager
-def run_in_child(task: AnalysisTask[Analysis]) -> Iterator[AnalysisFuture[Analysis]]:
-    """Analyse open reports in a child process while the block runs.
+def analysis_in_worker(
+    analyst: Analyst[Analysis], make: Callable[[RunResult, Sequence[Trace]], Analysis]
+) -> Iterator[AnalysisFuture[Analysis]]:
+    """Analyse in a worker process while the block runs.
 
-    Raises TraceprofError: no report could be opened.
+    `make` makes an analysis of its result and its open reports.
     """
-    failed = [report for report in task.opened if isinstance(report, FailedReport)]
-    if failed and len(failed) == len(task.opened):
-        raise all_failed(failed)
-    with ExitStack() as stack:
-        child: Child[_Sent] | None = None
-        if children.can_fork():
-            child = stack.enter_context(Child(task.run, task.measurer.progress))
-        yield AnalysisFuture(task, child)
+    count = _SharedCount()
+
+    def work(question: object) -> object:
+        if analyst.analysis is not None:
+            return analyst.answer(question, count)
+        for trace in analyst.traces:
+            trace.reopen()
+        return analyst.analyzed().result
+
+    if can_fork():
+        with workers(1, work) as submit:
+            yield AnalysisFuture(analyst, make, count, submit)
+    else:
+        yield AnalysisFuture(analyst, make, count, None)
 
 
 class AnalysisFuture(Generic[Analysis]):
-    """A running analysis; without a child, this process makes it."""
+    """A running analysis; without a worker, this process makes it."""
 
-    def __init__(self, task: AnalysisTask[Analysis], child: Child[_Sent] | None) -> None:
-        self._task, self._child, self._traces = task, child, task.traces
-        self._held: dict[int, list[Section]] = {}
-        self._items = self._received()
-        self._analysis: Analysis | None = None
+    def __init__(
+        self,
+        analyst: Analyst[Analysis],
+        make: Callable[[RunResult, Sequence[Trace]], Analysis],
+        count: _SharedCount,
+        submit: Callable[[object], Future[Any]] | None,
+    ) -> None:
+        self._here, self._make, self._count, self._submit = analyst, make, count, submit
+        self._running = None if submit is None else submit(None)
         self._lock = Lock()
 
     def result(self) -> Analysis:
         """Wait for the analysis and return it, or raise what `analyze` does.
 
-        Where there is no child, or it failed, this process analyses.
+        Where there is no worker, or it failed, this process analyses.
         """
-        if self._analysis is None:
-            self._analysis = self._finished()
-        return self._analysis
+        if self._here.analysis is None:
+            self._here.analysis = self._finished() or self._here.analyzed()
+        return self._here.analysis
+
+    def _finished(self) -> Analysis | None:
+        if self._running is None:
+            return None
+        for done in as_completed([self._running]):
+            if done.exception() is not None:
+                self._submit = None
+                return None
+            result = done.result()
+        failed = {failed.path for failed in result.failed}
+        return self._make(result, [one for one in self._here.traces if one.path not in failed])
 
     def ask(self, question: object, progress: Progress = UNHEARD) -> Any:  # noqa: ANN401  (any)
         """Return the answer to a question about the result, or raise what it raises.
 
         The question is as `answer` takes it, and can be pickled. One thread at a time is answered.
         """
-        assert self._analysis is not None  # noqa: S101  (questions are about the result)
-        assert self._task.answer is not None  # noqa: S101
+        from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
+
         with self._lock:
-            if self._child is not None:
-                with suppress(ChildError):
-                    self._child.ask(question, ProgressOfAll(progress))
-                    for item in self._items:
-                        if isinstance(item, _Answer):
-                            return item.value()
-            return _Answer.of(self._task.answer, self._analysis, question, progress).value()
-
-    def _finished(self) -> Analysis:
-        task = self._task
-        for sent in self._items:
-            assert isinstance(sent, _SentAnalysis)  # noqa: S101  (nothing was asked)
-            return task.make(sent.result, sent.attached(self._traces))
-        return task.analyze(replace(task.measurer, held=self._held), task.opened)
-
-    def _received(self) -> Iterator[_SentAnalysis | _Answer]:
-        if self._child is None:
-            return
-        with suppress(ChildError):
-            for item in self._child.items():
-                if isinstance(item, ReadSection):
-                    self._traces[item.report].keep_section(item.section, item.data)
-                    self._held.setdefault(item.report, []).append(item.section)
-                else:
-                    yield item
+            if self._submit is not None:
+                try:
+                    report = partial(self._count.report, progress)
+                    (answered,) = as_completed([self._submit(question)], report)
+                    return answered.result()
+                except BrokenProcessPool:
+                    self._submit = None
+            return self._here.answer(question, progress)
 
 
-class _Answer(NamedTuple):
-    answer: object
-    error: TraceprofError | None
+class _SharedCount:
+    """What a worker expects and has done, which its parent reports; a `Progress`."""
 
-    @classmethod
-    def of(
-        cls,
-        answer: Callable[[Analysis, Any, Progress], object],
-        analysis: Analysis,
-        question: object,
-        progress: Progress,
-    ) -> _Answer:
-        try:
-            return cls(answer(analysis, question, progress), None)
-        except TraceprofError as error:
-            return cls(None, error)
-        finally:
-            for rank in analysis.run.ranks:
-                rank.release()
+    def __init__(self) -> None:
+        self._counted, self._reported = RawArray("q", 2), (0, 0)
 
-    def value(self) -> object:
-        if self.error is not None:
-            raise self.error
-        return self.answer
+    def expect(self, number: int) -> None:
+        self._counted[0] += number
 
+    def advance(self, number: int) -> None:
+        self._counted[1] += number
 
-class _SentRank(NamedTuple):
-    """A rank without its report, which is open in the parent, too."""
-
-    kind: type[Rank]  # the rank's class
-    attributes: dict[str, object]  # those that are not the report's
-    moved_ns: int  # by how much the report moved its operations
-
-    @classmethod
-    def of(cls, rank: Rank) -> _SentRank:
-        names = [name for name in rank.__struct_fields__ if name not in _OF_TRACE]
-        return cls(type(rank), {name: getattr(rank, name) for name in names}, rank.moved_ns)
-
-    def attached(self, trace: Trace) -> Rank:
-        process, device = self.attributes["process"], self.attributes["device"]
-        key = RankKey(process, device)  # type: ignore[arg-type]
-        if self.moved_ns and key not in trace.moved:
-            trace.move_operations(key, self.moved_ns)
-        operations = NO_OPERATIONS if device is None else trace.operations[key]
-        return self.kind(**self.attributes, trace=trace, operations=operations)  # type: ignore[arg-type]
-
-
-class _SentAnalysis(NamedTuple):
-    """An analysis without its reports, which are open in the parent, too."""
-
-    result: RunResult  # the numbers and findings
-    ranks: tuple[tuple[_SentRank, ...], ...]  # the ranks of each report
-
-    @classmethod
-    def of(cls, result: RunResult, run: Run) -> _SentAnalysis:
-        ranks = tuple(
-            tuple(_SentRank.of(rank) for rank in run.ranks if rank.trace is trace)
-            for trace in run.traces
-        )
-        return cls(result, ranks)
-
-    def attached(self, traces: Mapping[int, Trace]) -> Run:
-        failed = {failed.path for failed in self.result.failed}
-        kept = [trace for trace in traces.values() if trace.path not in failed]
-        ranks = [
-            [rank.attached(trace) for rank in report]
-            for trace, report in zip(kept, self.ranks, strict=True)
-        ]
-        for trace in kept:
-            trace.release()
-        return attach_ranks(self.result.run, kept, ranks)
+    def report(self, progress: Progress) -> None:
+        """Report what was counted since the last time."""
+        (expected, done), before = self._counted, self._reported
+        self._reported = expected, done
+        progress.expect(expected - before[0])
+        progress.advance(done - before[1])

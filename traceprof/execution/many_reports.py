@@ -8,12 +8,9 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import select
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -22,10 +19,9 @@ from msgspec.structs import replace
 
 from traceprof.analyses.measurements import MeasuredReport
 from traceprof.errors import MissingExtraError, TraceFileError, UsageError, WorkerError, one_line
-from traceprof.execution import children
-from traceprof.execution.children import Child, ChildError, ProgressOfAll, questions
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.execution.options import Options, num_jobs
+from traceprof.execution.workers import as_completed, can_fork, workers
 from traceprof.progress import Progress
 from traceprof.run.summary import FailedReport
 from traceprof.trace.open import check_openable
@@ -38,7 +34,6 @@ Measured = MeasuredReport | FailedReport
 
 # Smaller reports are measured one after the other, each by as many processes as it is worth.
 _MIN_BYTES = 100_000_000
-_MAX_WAIT_S = 1.0  # Python handles a signal that comes right before a wait only after it
 
 
 def measure_reports(
@@ -75,10 +70,10 @@ def _measured_anywhere(
         return
     num_processes = num_jobs(jobs)
     is_worth_it = jobs is not None or _num_bytes(tasks) >= _MIN_BYTES
-    if num_processes > 1 and len(tasks) > 1 and is_worth_it and children.can_fork():
+    if num_processes > 1 and len(tasks) > 1 and is_worth_it and can_fork():
         yield from measured_in_processes(tasks, num_processes)
         return
-    rows = ProgressOfAll(progress) if progress is not None and len(tasks) == 1 else None
+    rows = progress if len(tasks) == 1 else None
     for index, task in enumerate(tasks):
         yield index, measure_file(task, rows, num_processes)
 
@@ -92,57 +87,34 @@ def _num_bytes(tasks: Sequence[Task]) -> int:
 
 
 def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[int, Measured]]:
-    """Yield the same, measured by child processes: each takes the next report when it is done.
+    """Yield the same, measured by workers: each takes the next report when it is done.
 
-    Where a child is killed, another one tries again, once and alone. When all reports are being
-    measured, children left over share the ranks of a report.
+    If a worker is killed, each report that is not measured is tried again by a worker of its own.
+    Of few reports each has several processes, which share its ranks.
     """
-    waiting = deque(range(len(tasks)))
-    running: dict[Child[Measured], tuple[int, ExitStack]] = {}
-    idle: list[tuple[Child[Measured], ExitStack]] = []
-    killed: set[int] = set()
-    with ExitStack() as stack:
-        while waiting or running:
-            while waiting and len(running) < (1 if waiting[0] in killed else jobs):
-                index = waiting.popleft()
-                num_processes = jobs // min(jobs, len(running) + len(waiting) + 1)
-                # What a child was killed by has all memory for itself the second time.
-                while idle and index in killed:
-                    idle.pop()[1].close()
-                if idle:
-                    child, process = idle.pop()
-                else:
-                    process = stack.enter_context(ExitStack())
-                    child = process.enter_context(
-                        Child(partial(_measured, tasks), shares_texts=True)
-                    )
-                running[child] = index, process
-                with suppress(ChildError):  # which is also raised where the answer is read
-                    child.ask((index, num_processes))
-            sockets = {child.socket: child for child in running}
-            for socket in select.select([*sockets], [], [], _MAX_WAIT_S)[0]:
-                child = sockets[socket]
-                index, process = running.pop(child)
-                try:
-                    measured = next(child.items())
-                    idle.append((child, process))
-                except ChildError as error:
-                    process.close()
-                    if not error.was_killed:
-                        measured = measure_file(tasks[index])  # which raises the same error
-                    elif index not in killed:
-                        killed.add(index)
-                        waiting.append(index)
-                        continue
-                    else:
-                        remedy = "give fewer --jobs, or record less at a time"
-                        measured = _given_up(tasks[index], _TWICE, remedy)
-                yield index, measured
+    from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415  (workers only)
 
+    num_processes = max(jobs // len(tasks), 1)
 
-def _measured(tasks: Sequence[Task]) -> Iterator[Measured]:
-    for index, num_processes in questions():
-        yield measure_file(tasks[index], None, num_processes)
+    def measured(index: int) -> Measured:
+        return measure_file(tasks[index], None, num_processes)
+
+    again: list[int] = []
+    with workers(min(jobs, len(tasks)), measured) as submit:
+        futures = {submit(index): index for index in range(len(tasks))}
+        for future in as_completed([*futures]):
+            index = futures.pop(future)
+            try:
+                yield index, future.result()
+            except BrokenProcessPool:
+                again.append(index)
+    for index in again:
+        with workers(1, measured) as submit:
+            try:
+                yield index, next(as_completed([submit(index)])).result()
+            except BrokenProcessPool:
+                remedy = "give fewer --jobs, or record less at a time"
+                yield index, _given_up(tasks[index], _TWICE, remedy)
 
 
 _TWICE = "the process that did it was killed, and so was the next one: perhaps memory ran out"

@@ -26,12 +26,12 @@ from traceprof.analyses.measurements import (
 from traceprof.analyses.registry import ANALYSES
 from traceprof.analyses.results import RankResult
 from traceprof.errors import WorkerError
-from traceprof.execution.children import ProgressOfAll, run_in_children
 from traceprof.execution.options import Options
-from traceprof.execution.sections import SectionReader
+from traceprof.execution.workers import map_items
 from traceprof.findings import Finding, NotApplicable
 from traceprof.host.host_code import read_host_ranges
 from traceprof.host.places import place_ranges
+from traceprof.progress import Progress
 from traceprof.run.guard import collected_failures, optional
 from traceprof.run.host_clock import aligned
 from traceprof.run.opening import summarize_report
@@ -159,7 +159,7 @@ class Task(Record, frozen=True):
 
 
 def measure_file(
-    task: Task, progress: ProgressOfAll | None = None, num_processes: int = 1
+    task: Task, progress: Progress | None = None, num_processes: int = 1
 ) -> MeasuredReport | FailedReport:
     """Open a report, measure it and close it; failures of the report are returned.
 
@@ -175,33 +175,29 @@ def measure_file(
     return try_report(task.path, partial(_measured_file, task, progress, num_processes))
 
 
-def _measured_file(
-    task: Task, progress: ProgressOfAll | None, num_processes: int
-) -> MeasuredReport:
+def _measured_file(task: Task, progress: Progress | None, num_processes: int) -> MeasuredReport:
     trace = open_trace(task.place, progress)
     with close_on_error(trace):
-        reader = SectionReader(trace, progress, num_processes)
-        _, measured = measured_by(reader, trace, task.options, num_processes, task.wanted)
+        _, measured = measured_with_ranks(trace, task.options, num_processes, task.wanted)
     trace.close()
     return replace(measured, facts=replace(measured.facts, path=task.path))
 
 
-def measured_by(
-    reader: SectionReader, trace: Trace, options: Options, num_processes: int, wanted: Wanted | None
+def measured_with_ranks(
+    trace: Trace, options: Options, num_processes: int, wanted: Wanted | None
 ) -> tuple[list[Rank], MeasuredReport]:
-    """Read a report's sections, and measure it; return its ranks, too."""
+    """Read a report and measure it; return its ranks, too."""
     with collected_failures() as failures:
-        with reader:
-            ranks = options.opened_ranks_of(trace)
-            _read_shared(ranks, reader, wanted)
-            ranks = aligned(ranks)
+        ranks = options.opened_ranks_of(trace)
+        _read_shared(trace, ranks, wanted)
+        ranks = aligned(ranks)
         measured = measure(trace, ranks, options, num_processes, wanted)
     return ranks, replace(measured, failures=(*failures, *measured.failures))
 
 
-def _read_shared(ranks: Sequence[Rank], sections: SectionReader, wanted: Wanted | None) -> None:
+def _read_shared(trace: Trace, ranks: Sequence[Rank], wanted: Wanted | None) -> None:
     """Read into a report what all of its ranks need, so that it is not read twice."""
-    sections.keep_all()
+    trace.load()
     for rank in ranks if wanted is None else ():  # else as far as anybody asks
         if rank.device is not None:
             read_host_ranges(rank)
@@ -225,9 +221,7 @@ def measure(
     """
     num_operations = sum(len(rank.operations) for rank in ranks)
     work = partial(_measured_rank, options, wanted)
-    measured = run_in_children(
-        work, ranks, trace.reopen, num_operations, num_processes=num_processes
-    )
+    measured = map_items(work, ranks, trace.reopen, num_operations, num_processes=num_processes)
     for rank in ranks:
         rank.release_process()
     trace.release()

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec import field
-
 from traceprof.analyses.measurements import MeasuredReport, MeasuredRun, Wanted
 from traceprof.analyses.verdict.measured_run import measured_run
-from traceprof.execution.children import ProgressOfAll
-from traceprof.execution.measuring import measured_by
+from traceprof.execution.measuring import measured_with_ranks
 from traceprof.execution.options import Options, check_listener, checked, num_jobs
-from traceprof.execution.sections import SectionReader
 from traceprof.progress import Progress
 from traceprof.run.opening import Run, attach_ranks
 from traceprof.run.rank import Rank
 from traceprof.run.summary import FailedReport, close_on_error, try_report
 from traceprof.structs import Record
-from traceprof.trace.model.trace import Section, Trace
+from traceprof.trace.model.trace import Trace
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
@@ -39,12 +35,8 @@ class Measurer(Record, frozen=True):
     """Measures reports that stay open."""
 
     options: Options  # what to analyse
-    progress: ProgressOfAll | None  # receives the number of rows read
+    progress: Progress | None  # receives the number of rows read
     num_processes: int  # the maximum number of processes
-    # whether this process is a child whose parent gets the sections that it reads
-    forwards: bool = False
-    # sections that a report holds already, by its index
-    held: Mapping[int, Collection[Section]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, options: Options | None, progress: Progress | None, jobs: int | None) -> Self:
@@ -52,8 +44,7 @@ class Measurer(Record, frozen=True):
         options = checked(options)
         if progress is not None:
             check_listener(progress)
-        of_all = None if progress is None else ProgressOfAll(progress)
-        return cls(options, of_all, num_jobs(jobs))
+        return cls(options, progress, num_jobs(jobs))
 
     def opened(self, paths: Sequence[str | os.PathLike[str]]) -> list[Trace | FailedReport]:
         """Return the reports of a run, opened, or why they cannot be."""
@@ -71,11 +62,11 @@ class Measurer(Record, frozen=True):
             reports: list[MeasuredReport | FailedReport] = []
             traces: list[Trace] = []
             ranks: list[list[Rank]] = []
-            for index, trace in enumerate(opened):
+            for trace in opened:
                 if isinstance(trace, FailedReport):
                     reports.append(trace)
                     continue
-                report = try_report(trace.path, partial(self._measured, index, trace, wanted))
+                report = try_report(trace.path, partial(self._measured, trace, wanted))
                 if isinstance(report, FailedReport):
                     reports.append(report)
                     continue
@@ -89,15 +80,9 @@ class Measurer(Record, frozen=True):
             close_reports(opened)
             raise
 
-    def _measured(
-        self, index: int, trace: Trace, wanted: Wanted | None
-    ) -> tuple[list[Rank], MeasuredReport]:
+    def _measured(self, trace: Trace, wanted: Wanted | None) -> tuple[list[Rank], MeasuredReport]:
         with close_on_error(trace):
-            held = self.held.get(index, ())
-            reader = SectionReader(
-                trace, self.progress, self.num_processes, index, held, forwards=self.forwards
-            )
-            return measured_by(reader, trace, self.options, self.num_processes, wanted)
+            return measured_with_ranks(trace, self.options, self.num_processes, wanted)
 
 
 def close_reports(opened: Sequence[Trace | FailedReport]) -> None:

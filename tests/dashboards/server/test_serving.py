@@ -309,19 +309,19 @@ def test_progress_is_passed_on() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
+@pytest.mark.skipif(sys.platform != "linux", reason="no workers elsewhere")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nobody_is_left_when_it_ends_while_it_analyses(number: signal.Signals) -> None:
     program = """
 import os, sys, time
 from traceprof.cli.main import main
-from traceprof.execution import children, measuring
+from traceprof.execution import measuring, workers
 def slowly(*_):
     os.write(1, b"%d\\n" % os.getpid())
     for _ in range(3000):
         time.sleep(0.1)  # a signal right before a sleep is answered after it
 measuring.measure_rank = slowly
-children.MIN_OPERATIONS_OF_A_PROCESS = 1
+workers.MIN_OPERATIONS_OF_A_PROCESS = 1
 sys.argv[0] = "traceprof"
 main(["dashboard", "--port", "0", "--no-token", sys.argv[1]])
 """
@@ -344,7 +344,7 @@ main(["dashboard", "--port", "0", "--no-token", sys.argv[1]])
 
 
 @pytest.mark.long
-@pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
+@pytest.mark.skipif(sys.platform != "linux", reason="no workers elsewhere")
 def test_it_goes_on_when_what_analyses_is_killed() -> None:
     program = """
 import os, signal, sys

@@ -1,6 +1,7 @@
 """A report that is replaced or written to while it is read: all of one, or an error; no mixture."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,12 +12,12 @@ from tests.support.builders import TraceBuilder
 from tests.support.databases import refuse
 from traceprof import open_trace
 from traceprof.errors import TraceFormatError
-from traceprof.execution import sections
+from traceprof.execution import measuring, workers
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.execution.options import Options
-from traceprof.execution.sections import SectionReader
 from traceprof.run.summary import FailedReport
 from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database
 
@@ -46,22 +47,21 @@ def write_over(other: Path, path: Path) -> None:
     os.utime(path, ns=(0, 0))  # another time of change than before, however coarse the clock is
 
 
-@pytest.mark.parametrize("is_read_in_children", [False, True])
-@pytest.mark.parametrize("moment", ["before children", "in children"])
+@pytest.mark.parametrize("is_before_reading", [False, True])
 def test_replaced_is_read_as_it_was_opened(
-    path: Path, other: Path, monkeypatch: pytest.MonkeyPatch, is_read_in_children: bool, moment: str
+    path: Path, other: Path, monkeypatch: pytest.MonkeyPatch, is_before_reading: bool
 ) -> None:
-    def replace_before(read: Callable[..., None]) -> Callable[..., None]:
-        def replacing(*args: object, **options: object) -> None:
+    def replace_before(read: Callable[..., object]) -> Callable[..., object]:
+        def replacing(*args: object) -> object:
             if other.exists():
                 other.replace(path)
-            read(*args, **options)
+            return read(*args)
 
         return replacing
 
-    if is_read_in_children:
-        monkeypatch.setattr(sections, "MIN_SHARED_BYTES", 0)
-    place, name = (Database, "reopen") if moment == "in children" else (SectionReader, "__init__")
+    monkeypatch.setattr(workers, "MIN_OPERATIONS_OF_A_PROCESS", 1)
+    monkeypatch.setattr(workers, "can_fork", lambda: sys.platform == "linux")
+    place, name = (NsightTrace, "load") if is_before_reading else (measuring, "measure")
     monkeypatch.setattr(place, name, replace_before(getattr(place, name)))
     measured = measure_file(Task(path, path, Options()), None, 3)
     assert not isinstance(measured, FailedReport), measured.error
@@ -82,15 +82,10 @@ def test_replaced_is_read_as_it_was_opened_through_sqlite(
     trace.close()
 
 
-@pytest.mark.parametrize("num_processes", [1, 3])
-def test_written_to_is_an_error(
-    path: Path, other: Path, monkeypatch: pytest.MonkeyPatch, num_processes: int
-) -> None:
-    monkeypatch.setattr(sections, "MIN_SHARED_BYTES", 0)
+def test_written_to_is_an_error(path: Path, other: Path) -> None:
     trace = open_trace(path)
-    with SectionReader(trace, None, num_processes):
-        _ = trace.operations
-        write_over(other, path)
+    _ = trace.operations
+    write_over(other, path)
     with pytest.raises(TraceFormatError, match=r"changed while it was read: .*; wait until"):
         _ = trace.thread_names, trace.counters
     trace.close()

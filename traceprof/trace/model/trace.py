@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
-from typing import NewType, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -27,14 +27,6 @@ from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeT
 
 NSIGHT_FORMAT, KINETO_FORMAT = FORMATS = ("nsight-sqlite", "kineto-json")
 """The values of `Trace.format`."""
-
-Section = NewType("Section", str)
-"""The name of a section of a report."""
-
-
-class SectionData(Record, frozen=True):
-    """The content of a section of a report, which a trace can keep; can be pickled."""
-
 
 UNREAD = "unread accelerator event"
 """What is in tables of accelerators that are not supported."""
@@ -312,6 +304,14 @@ class Trace(Protocol):
     def close(self) -> None:
         """Release the file."""
 
+    def load(self) -> None:
+        """Read what most analyses need; without this, each part is read on first use.
+
+        Raises:
+            TraceFormatError: the file is damaged.
+        """
+        return
+
     def release(self) -> None:
         """Release data that can be read again and that most analyses do not need."""
         return
@@ -321,26 +321,5 @@ class Trace(Protocol):
         self.release()
 
     def reopen(self) -> None:
-        """Open the file again, because another process continues with the current handle."""
-        return
-
-    @property
-    def sections(self) -> tuple[Section, ...]:
-        """Sections, each read as a whole on first use, in the order of need."""
-        return ()
-
-    def read_section(self, section: Section) -> SectionData:
-        """Read a section from the file; the trace itself stays as it is.
-
-        Raises:
-            TraceFormatError: the file is damaged.
-        """
-        raise KeyError(section)
-
-    def keep_section(self, section: Section, data: SectionData) -> None:
-        """Keep a section that was read, perhaps in another process."""
-        return
-
-    def set_section_source(self, source: Callable[[Section], SectionData]) -> None:
-        """Set the source of sections that are not kept yet, instead of the file."""
+        """Open the file again on its next use, because another process continues with this one."""
         return

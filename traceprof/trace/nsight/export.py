@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +15,7 @@ from traceprof import labels
 from traceprof.intervals import Int64, Mask
 from traceprof.kernel_names.categories import forget_names
 from traceprof.progress import Progress
+from traceprof.structs import Record
 from traceprof.trace.columns import Column
 from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model import host as model
@@ -28,10 +29,10 @@ from traceprof.trace.model.operations import Counters, RankKey, RankOperations, 
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.ranges import LabelRanges, Marks, NamedRanges, RangeTable, longest_names
 from traceprof.trace.model.special_values import NULL
-from traceprof.trace.model.trace import NSIGHT_FORMAT, Content, Section, SectionData
+from traceprof.trace.model.trace import NSIGHT_FORMAT, Content
 from traceprof.trace.nsight import host, nvtx, schema
 from traceprof.trace.nsight.counters import read_counters
-from traceprof.trace.nsight.gpu import GpuOperationsData, read_gpu_operations
+from traceprof.trace.nsight.gpu import GpuOperations, read_gpu_operations
 from traceprof.trace.nsight.host import read_api_calls
 from traceprof.trace.nsight.metadata import (
     HOW_TO_COLLECT,
@@ -54,35 +55,14 @@ from traceprof.trace.sqlite.database import Database, FileUse
 from traceprof.trace.sqlite.read_columns import count_rows
 from traceprof.units import counted
 
-GPU_OPERATIONS = Section("GPU operations")
-NAMED_RANGES = Section("named ranges")
-API_CALLS = Section("API calls")
-SECTIONS = (GPU_OPERATIONS, NAMED_RANGES, API_CALLS)
-"""All sections, in the order in which an analysis needs them."""
 
-
-class NamedRangesData(SectionData, frozen=True):
+class _NamedRanges(Record, frozen=True):
     """NVTX ranges and names, and the communication calls in them."""
 
     events: EventColumns | None  # None once they are released
     domains: Mapping[tuple[int, int], str]  # names of domains by process and id
     label_ranges: Mapping[int, LabelRanges]  # ranges of `instrument` by process
     communication_calls: Mapping[int, ProcessCalls]  # by process
-
-
-class ApiCallsData(SectionData, frozen=True):
-    """CUDA API calls, by process."""
-
-    by_process: Mapping[int, model.ApiCalls]
-
-
-def _read_named_ranges(database: Database, capture_end_ns: int | None) -> NamedRangesData:
-    columns = read_events(database)
-    events = Events(database, columns, capture_end_ns)
-    domains = domain_names(events)
-    label_ranges = read_label_ranges(events, domains)
-    calls = read_communication_calls(events, domains, label_ranges)
-    return NamedRangesData(columns, domains, label_ranges, calls)
 
 
 _WHOLE = (
@@ -103,7 +83,6 @@ _UNNAMED = "unnamed call"  # where the export has lost its name
 _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
 _OF_CUDA = re.compile(r"(?i)cuda|cupti")
 Table = TypeVar("Table")
-Data = TypeVar("Data", bound=SectionData)
 
 
 class _ReadAgain(cached_property[Table]):
@@ -112,8 +91,6 @@ class _ReadAgain(cached_property[Table]):
 
 class NsightTrace(Capture):
     """An export that is read lazily: only the schema is read at once.
-
-    Each section is read on first use, or supplied by another process.
 
     Attributes:
         product_version: the Nsight Systems that exported it, or None (2020 and 2021).
@@ -131,10 +108,8 @@ class NsightTrace(Capture):
         """
         self.path = path
         self._database = Database(path, progress, file=file, remedy=RE_EXPORT)
-        self._kept: dict[Section, SectionData] = {}
         self._held: dict[Part, bool] = {}
         self.moved: Mapping[RankKey, int] = {}
-        self._source: Callable[[Section], SectionData] | None = None  # else the file
         self._events: Events | None = None
         self._range_tables: dict[int, RangeTable | None] = {}
         try:
@@ -157,50 +132,34 @@ class NsightTrace(Capture):
     def reopen(self) -> None:
         self._database.reopen()
 
-    @property
-    def sections(self) -> tuple[Section, ...]:
-        return SECTIONS
-
-    def read_section(self, section: Section) -> SectionData:
-        with self.in_use:
-            if section == GPU_OPERATIONS:
-                return read_gpu_operations(self._database)
-            if section == API_CALLS:
-                return ApiCallsData(dict(read_api_calls(self._database)))
-            return _read_named_ranges(self._database, self.capture_end_ns)
-
-    def keep_section(self, section: Section, data: SectionData) -> None:
-        self._kept[section] = data
-
-    def set_section_source(self, source: Callable[[Section], SectionData]) -> None:
-        # A reference to its own method would keep the trace alive after its last use.
-        self._source = None if source == self.read_section else source
+    def load(self) -> None:
+        _ = self._gpu_operations, self._named_ranges, self._api_calls
 
     def move_operations(self, key: RankKey, by_ns: int) -> None:
         data = self._gpu_operations
         moved = {**data.operations, key: data.operations[key].moved(by_ns)}
-        self.keep_section(GPU_OPERATIONS, replace(data, operations=moved))
+        self._gpu_operations = replace(data, operations=moved)
         self.moved = {**self.moved, key: by_ns}
 
-    def _section(self, section: Section, kind: type[Data]) -> Data:
-        if section not in self._kept:
-            read = self._source or self.read_section
-            self.keep_section(section, read(section))
-        data = self._kept[section]
-        assert isinstance(data, kind)  # noqa: S101
-        return data
+    @cached_property  # kept, as ranks hold the operations
+    def _gpu_operations(self) -> GpuOperations:
+        with self.in_use:
+            return read_gpu_operations(self._database)
 
-    @property
-    def _gpu_operations(self) -> GpuOperationsData:
-        return self._section(GPU_OPERATIONS, GpuOperationsData)
+    @_ReadAgain
+    def _named_ranges(self) -> _NamedRanges:
+        with self.in_use:
+            columns = read_events(self._database)
+            events = Events(self._database, columns, self.capture_end_ns)
+            domains = domain_names(events)
+            label_ranges = read_label_ranges(events, domains)
+            calls = read_communication_calls(events, domains, label_ranges)
+        return _NamedRanges(columns, domains, label_ranges, calls)
 
-    @property
-    def _named_ranges(self) -> NamedRangesData:
-        return self._section(NAMED_RANGES, NamedRangesData)
-
-    @property
+    @_ReadAgain
     def _api_calls(self) -> Mapping[int, model.ApiCalls]:
-        return self._section(API_CALLS, ApiCallsData).by_process
+        with self.in_use:
+            return dict(read_api_calls(self._database))
 
     @property
     def _nvtx_events(self) -> Events:
@@ -213,15 +172,12 @@ class NsightTrace(Capture):
     def release(self) -> None:
         self._events = None
         self._range_tables.clear()
-        ranges = self._kept.get(NAMED_RANGES)
-        if isinstance(ranges, NamedRangesData):
-            self._kept[NAMED_RANGES] = replace(ranges, events=None)
+        if "_named_ranges" in vars(self):
+            self._named_ranges = replace(self._named_ranges, events=None)
         self._database.shrink()
 
     def unload(self) -> None:
         self.release()
-        # Ranks hold the operations themselves.
-        self._kept = {key: data for key, data in self._kept.items() if key == GPU_OPERATIONS}
         for name, property_ in vars(NsightTrace).items():
             if isinstance(property_, _ReadAgain):
                 vars(self).pop(name, None)
@@ -331,7 +287,7 @@ class NsightTrace(Capture):
         return {key: _VERSION.sub("", names.get(key, _UNNAMED)) for key in sorted(ids)}
 
     def calls_any(self, part_of_name: str) -> bool:
-        if API_CALLS in self._kept:
+        if "_api_calls" in vars(self):
             return any(part_of_name in name for name in self.api_names.values())
         return refers_to(self._database, schema.API_CALL.name, "nameId", part_of_name)
 
@@ -342,7 +298,7 @@ class NsightTrace(Capture):
 
     @property
     def calling_processes(self) -> Collection[int]:
-        return [*self._api_calls] if API_CALLS in self._kept else []
+        return [*self._api_calls] if "_api_calls" in vars(self) else []
 
     def synchronizations(self, process: int) -> model.Synchronizations | None:
         if schema.WAIT.name not in self._database.columns:

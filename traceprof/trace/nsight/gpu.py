@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from traceprof.intervals import NO_NUMBERS, Int64
+from traceprof.structs import Record
 from traceprof.trace.columns import Column, pack, pack_ahead
 from traceprof.trace.model.kinds import CopyKind, MemoryKind
 from traceprof.trace.model.operations import (
@@ -19,7 +20,6 @@ from traceprof.trace.model.operations import (
     Signatures,
 )
 from traceprof.trace.model.special_values import NULL, are_sizes, known_sizes
-from traceprof.trace.model.trace import SectionData
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.rows import RowsByKey, check_times
 from traceprof.trace.sqlite.database import Database
@@ -167,7 +167,7 @@ _NO_ROWS: Rows = {START: pack(NO_NUMBERS)}
 _BASE = (LENGTH, "streamId", "correlationId")
 
 
-class GpuOperationsData(SectionData, frozen=True):
+class GpuOperations(Record, frozen=True):
     """GPU operations of all ranks."""
 
     operations: Mapping[RankKey, RankOperations]  # by rank, in order of process and device
@@ -175,7 +175,7 @@ class GpuOperationsData(SectionData, frozen=True):
     notes: tuple[str, ...]  # for readers of the report
 
 
-def read_gpu_operations(database: Database) -> GpuOperationsData:
+def read_gpu_operations(database: Database) -> GpuOperations:
     """Read the GPU operations."""
     expect_rows(database, [table.name for table in schema.GPU_OPERATIONS])
     notes, numbers = list[str](), SignatureNumbers()
@@ -205,7 +205,7 @@ def read_gpu_operations(database: Database) -> GpuOperationsData:
         for key in sorted({*kernels, *copies, *memsets, *graphs})
         for of_key in (kernels.get(key, _NO_ROWS),)
     }
-    return GpuOperationsData(operations, signatures, tuple(notes))
+    return GpuOperations(operations, signatures, tuple(notes))
 
 
 def _column(rows: Rows, name: str) -> Column:

@@ -177,15 +177,11 @@ class Database:
                 self._connection.execute("PRAGMA shrink_memory")
 
     def reopen(self) -> None:
-        """Connect again and leave the old connection, which another process uses, alone.
-
-        Raises TraceFormatError: another file has the name now, so that only the old connection
-        reads the opened file.
-        """
-        if self._connection is not None:  # else the next use connects
-            connection = self.connect()
+        """Connect again on the next use, and leave the connection of another process alone."""
+        if self._connection is not None:
             self._connections_of_others.append(self._connection)  # closing it would disturb them
-            self._connection = connection
+            self._connection = None
+        self.progress = None  # which that process reports
 
     def connect(self) -> sqlite3.Connection:
         """Return another connection, for a thread of its own; the caller closes it.

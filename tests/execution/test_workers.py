@@ -1,0 +1,195 @@
+"""Worker processes: what they make arrives, whatever becomes of them, and none is left behind."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.selection import known, long_after
+from tests.support.workers import is_running, until
+from traceprof.execution import workers as w
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no workers elsewhere")
+
+HERE = os.getpid()
+
+
+@pytest.fixture(autouse=True)
+def _can_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have workers made although other tests leave threads behind."""
+    monkeypatch.setattr(w, "can_fork", lambda: True)
+
+
+def mapped(
+    work: Callable[[int], w.Result],
+    items: Sequence[int],
+    num_processes: int = 2,
+    prepare: Callable[[], None] = lambda: None,
+) -> list[w.Result]:
+    many = num_processes * w.MIN_OPERATIONS_OF_A_PROCESS
+    return w.map_items(work, items, prepare, many, num_processes=num_processes)
+
+
+def child_pids() -> list[int]:
+    listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
+    return [int(pid) for pid in listed.split()]
+
+
+@pytest.mark.parametrize("num_processes", long_after(3, [1, 2, 3, 9]))
+@pytest.mark.parametrize("num_items", [0, 1, 5, 7])
+def test_items_are_shared_by_at_most_so_many_workers(num_items: int, num_processes: int) -> None:
+    before = child_pids()
+    made = mapped(lambda item: (item, os.getpid()), range(num_items), num_processes)
+    assert [item for item, _ in made] == [*range(num_items)]
+    pids = {pid for _, pid in made}
+    assert len(pids) <= min(num_items, num_processes)
+    assert (os.getpid() in pids) == (min(num_items, num_processes) == 1)
+    assert child_pids() == before
+
+
+def test_few_operations_are_not_worth_a_worker() -> None:
+    few = 2 * w.MIN_OPERATIONS_OF_A_PROCESS - 1
+    made = w.map_items(lambda _: os.getpid(), range(3), lambda: None, few, num_processes=2)
+    assert {*made} == {HERE}
+
+
+def test_each_worker_prepares_itself_once() -> None:
+    prepared: list[int] = []
+    made = mapped(lambda _: [*prepared], range(6), prepare=lambda: prepared.append(1))
+    assert made == [[1]] * 6
+    assert not prepared
+
+
+def killed(item: int) -> int:
+    if item == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+def failing(item: int) -> int:
+    if item == 3:
+        raise ValueError(str(item))
+    return item
+
+
+def unsendable(item: int) -> object:
+    return threading.Lock() if item == 3 else item
+
+
+@pytest.mark.parametrize("in_worker", [killed, failing, unsendable])
+def test_what_a_worker_cannot_make_is_made_here(in_worker: Callable[[int], object]) -> None:
+    def work(item: int) -> object:
+        return item if os.getpid() == HERE else in_worker(item)
+
+    assert mapped(work, range(8)) == [*range(8)]
+
+
+def test_errors_are_those_of_one_process() -> None:
+    with pytest.raises(ValueError, match="3"):
+        mapped(failing, range(5))
+
+
+def test_workers_ignore_ctrl_c_and_end_with_an_error_here(tmp_path: Path) -> None:
+    def work(item: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        (tmp_path / f"{os.getpid()}").touch()
+        time.sleep(600)
+
+    def fail() -> None:
+        if len([*tmp_path.iterdir()]) == 2:
+            raise KeyboardInterrupt
+
+    before = child_pids()
+    with pytest.raises(KeyboardInterrupt), w.workers(2, work) as submit:
+        list(w.as_completed([submit(0), submit(1)], fail))
+    assert child_pids() == before
+
+
+@pytest.mark.parametrize("is_read_only", [True, False])
+def test_not_beside_other_threads_nor_without_locks(*, is_read_only: bool) -> None:
+    program = f"""
+import os, threading
+from traceprof.execution.workers import can_fork
+if {is_read_only}:
+    os.access = lambda path, _: path != "/dev/shm"
+assert can_fork() != {is_read_only}
+done = threading.Event()
+thread = threading.Thread(target=done.wait)
+thread.start()
+assert not can_fork()
+done.set()
+thread.join()
+assert can_fork() != {is_read_only}
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+ENDLESS = """
+import os, signal, time
+from traceprof.execution.workers import as_completed, workers
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+def endless(item):
+    os.write(1, b"%d\\n" % os.getpid())
+    if item:
+        with workers(1, endless) as submit:
+            list(as_completed([submit(item - 1)]))
+    while True:
+        time.sleep(1)
+with workers(2, endless) as submit:
+    list(as_completed([submit(0), submit(1)]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nobody_is_left_when_the_first_process_ends(number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ENDLESS],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as first:
+        pids = [int(known(first.stdout).readline()) for _ in range(3)]
+        assert all(map(is_running, pids))
+        if number == signal.SIGINT:
+            os.killpg(first.pid, number)  # as a terminal does
+        else:
+            first.send_signal(number)
+        said = known(first.stderr).read()
+    assert first.returncode == -number
+    assert said.count("KeyboardInterrupt") == said.count("Traceback") == (number == signal.SIGINT)
+    until(lambda: not any(map(is_running, pids)))
+
+
+def test_a_worker_leaves_the_garbage_of_its_parent_alone() -> None:
+    class Deadly:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            if os.getpid() != HERE:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    gc.disable()
+    try:
+        Deadly()
+        with w.workers(1, lambda _: gc.collect() >= 0) as submit:
+            assert submit(0).result()
+    finally:
+        gc.enable()
+
+
+def test_what_it_writes_is_written_once(capfd: pytest.CaptureFixture[str]) -> None:
+    sys.stdout.write("before ")  # in the buffer that a worker would have, too
+    with w.workers(1, lambda item: item) as submit:
+        assert submit(1).result() == 1
+    sys.stdout.write("after")
+    sys.stdout.flush()
+    assert capfd.readouterr().out == "before after"
