@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.perfetto import read
-from traceprof.reports.perfetto.events import TrackEvents, noted
+from traceprof.reports.perfetto.events import NO_FLOWS, TrackEvents, noted
 from traceprof.reports.perfetto.packets import PacketWriter, lanes
 
 if TYPE_CHECKING:
@@ -109,9 +109,7 @@ def test_what_is_held_does_not_grow_with_the_events() -> None:
     zeros = np.zeros(num, np.int64)
     file = _Pieces()
     writer = PacketWriter(file, 0)
-    events = TrackEvents(
-        start, start + 1, start % 50, names, zeros, ["compute"], zeros, zeros, {}, {}
-    )
+    events = TrackEvents(start, start + 1, start % 50, names, zeros, ["compute"], NO_FLOWS, {}, {})
     writer.slices(partial(writer.track, 0, "t"), events)
     writer.flush()
     assert len(file.sizes) > 10

@@ -27,8 +27,19 @@ if TYPE_CHECKING:
 
 
 Value = int | float | str | bool
-Special = dict[int, tuple[tuple[int, ...], Mapping[str, Value]]]
 Span = tuple[int, int, str, str, Mapping[str, Value]]
+Flows = tuple[Int64, Int64]
+"""The arrows of events, int64[m] both: the event, ascending, and the number of the arrow."""
+
+NO_FLOWS: Flows = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def _of_keys(keys: Int32, ascending: Int64) -> Flows:
+    """Return events and places of what has their keys: all of it, also several of one event."""
+    first = np.searchsorted(ascending, keys)
+    num = np.searchsorted(ascending, keys, side="right") - first
+    event = np.repeat(np.arange(len(keys)), num)
+    return event, np.arange(len(event)) + np.repeat(first - np.cumsum(num) + num, num)
 
 
 class MatchedFlows(Record, frozen=True):
@@ -42,32 +53,18 @@ class MatchedFlows(Record, frozen=True):
     last_rank: Int64  # int64[n], the rank that came last
     is_known: Mask  # bool[n], whether these two are
 
-    def of(
-        self, track: Track, launch: Int64
-    ) -> tuple[Int64, dict[str, tuple[Int64, Mask]], Special]:
-        """Return flow ids and notes of the events of a track; events with several ids apart.
-
-        `launch`: int64[n], the numbers that its events share with their launches.
-        """
-        first = np.searchsorted(self.operation, track.operation)
-        num = np.searchsorted(self.operation, track.operation, side="right") - first
-        rows = np.flatnonzero(num)
-        shared, wait, last = (np.zeros(len(track), np.int64) for _ in range(3))
+    def of(self, track: Track) -> tuple[Flows, dict[str, tuple[Int64, Mask]]]:
+        """Return flow ids and notes of the events of a track; of several messages the last's."""
+        event, at = _of_keys(track.operation, self.operation)
+        known = np.flatnonzero(self.is_known[at])
         is_known = np.zeros(len(track), np.bool_)
-        at = first[rows]
-        shared[rows], wait[rows], last[rows] = self.number[at], self.wait_ns[at], self.last_rank[at]
-        is_known[rows] = self.is_known[at]
-        special: Special = {}
-        for row in rows[num[rows] > 1].tolist():
-            part = slice(first[row], first[row] + num[row])
-            numbers = [*self.number[part].tolist(), *launch[[row]][launch[[row]] > 0].tolist()]
-            known = np.flatnonzero(self.is_known[part])
-            notes: dict[str, Value] = {}
-            if len(known):
-                notes["wait_ns"] = int(self.wait_ns[part][known[-1]])
-                notes["last_rank"] = int(self.last_rank[part][known[-1]])
-            special[row] = tuple(numbers), notes
-        return shared, {"wait_ns": (wait, is_known), "last_rank": (last, is_known)}, special
+        is_known[event[known]] = True
+        notes = {}
+        for name, values in (("wait_ns", self.wait_ns), ("last_rank", self.last_rank)):
+            column = np.zeros(len(track), np.int64)
+            column[event[known]] = values[at[known]]
+            notes[name] = column, is_known
+        return (event, self.number[at]), notes
 
 
 def flows_of(rank: Rank, comparison: RankComparison) -> MatchedFlows | None:
@@ -109,23 +106,16 @@ class LaunchFlows(Record, frozen=True):
     by_call: Int64  # int64[m], those of all ranks of the process, in the order of the calls
     call: Int64  # int64[m], ascending, the call of each
 
-    def of(self, track: Track) -> tuple[Int64, Special]:
-        """Return the flow id of each event, 0 for none, and all ids of events that have several."""
-        number = np.zeros(len(track), np.int64)
-        several: Special = {}
+    def of(self, track: Track) -> Flows:
+        """Return the flow ids of the events of a track."""
         if len(track) == 0 or track.row[0] < 0:
-            return number, several
-        if not track.is_host:
-            return self.number[track.row], several
-        first = np.searchsorted(self.call, track.row)
-        num = np.searchsorted(self.call, track.row, side="right") - first
-        number[num > 0] = self.by_call[first[num > 0]]
-        rows = np.flatnonzero(num > 1)
-        for row, begin, size in zip(
-            rows.tolist(), first[rows].tolist(), num[rows].tolist(), strict=True
-        ):
-            several[row] = tuple(self.by_call[begin : begin + size].tolist()), {}
-        return number, several
+            return NO_FLOWS
+        if track.is_host:
+            event, at = _of_keys(track.row, self.call)
+            return event, self.by_call[at]
+        number = self.number[track.row]
+        event = np.flatnonzero(number)
+        return event, number[event]
 
 
 def launch_flows(rank: Rank, ranks: Sequence[Rank], comparison: RankComparison) -> LaunchFlows:
@@ -162,27 +152,26 @@ class TrackEvents(Rows, frozen=True):
     names: Sequence[str]  # of the events
     category: npt.NDArray[np.integer]  # int[n], indices into `categories`
     categories: Sequence[str]  # of the events
-    # int64[n], a number that the event shares with others: arrows go from one to the next; 0 for
-    # none
-    flow: Int64
-    shared: Int64  # int64[n], a second one, which comes first
+    flows: Flows  # arrows go from one event of a number to the next
     # numbers that are shown of some: int64[n] by name, and bool[n], which have it
     notes: Mapping[str, tuple[Int64, Mask]]
-    # by index, instead of all these, the flows and notes of events that have others
-    special: Special
+    own_notes: Mapping[int, Mapping[str, Value]]  # of few events, by index
     # int32[n], indices into `places`, -1 for none: the range of the program around the call that
     # each event is, or that launched it; None where no event has one
     place: Int32 | None = None
     places: Sequence[str] = ()
 
     def chosen(self, rows: Index) -> Self:
-        """Return some of the events, with their notes and what is special of them."""
+        """Return some of the events, with their flows and notes."""
         kept = np.arange(len(self))[rows]
         new = np.full(len(self), -1)
         new[kept] = np.arange(len(kept))
-        special = {int(new[row]): said for row, said in self.special.items() if new[row] >= 0}
+        event, number = self.flows
+        is_kept = new[event] >= 0
+        flows = new[event[is_kept]], number[is_kept]
+        own = {int(new[event]): said for event, said in self.own_notes.items() if new[event] >= 0}
         notes = {key: (values[rows], known[rows]) for key, (values, known) in self.notes.items()}
-        return replace(super().chosen(rows), notes=notes, special=special)
+        return replace(super().chosen(rows), flows=flows, notes=notes, own_notes=own)
 
 
 def noted(spans: Sequence[Span], to_run: Callable[[Int64], Int64] | None = None) -> TrackEvents:
@@ -194,7 +183,7 @@ def noted(spans: Sequence[Span], to_run: Callable[[Int64], Int64] | None = None)
     ordered = sorted(spans, key=lambda span: span[0])
     times = np.array([span[:2] for span in ordered], np.int64).reshape(-1, 2)
     start, end = (times if to_run is None else to_run(times)).T
-    number, none = np.arange(len(ordered)), np.zeros(len(ordered), np.int64)
+    number = np.arange(len(ordered))
     return TrackEvents(
         start,
         end,
@@ -202,10 +191,9 @@ def noted(spans: Sequence[Span], to_run: Callable[[Int64], Int64] | None = None)
         [span[2] for span in ordered],
         number,
         [span[3] for span in ordered],
-        none,
-        none,
+        NO_FLOWS,
         {},
-        {index: ((), span[4]) for index, span in enumerate(ordered) if span[4]},
+        {index: span[4] for index, span in enumerate(ordered) if span[4]},
     )
 
 
@@ -217,13 +205,10 @@ def events_of(
     rank: Rank | None = None,
 ) -> TrackEvents:
     """Return the events of a track, with their places if `rank` is given."""
-    flow = shared = np.zeros(len(track), np.int64)
-    notes: Mapping[str, tuple[Int64, Mask]] = {}
-    special: Special = {}
-    if launches is not None:
-        flow, special = launches.of(track)
-    if flows is not None:
-        shared, notes, special = flows.of(track, flow)
+    matched, notes = (NO_FLOWS, {}) if flows is None else flows.of(track)
+    launched = NO_FLOWS if launches is None else launches.of(track)
+    event, number = map(np.concatenate, zip(matched, launched, strict=True))
+    order = np.argsort(event, kind="stable")
     return TrackEvents(
         to_run(track.start_ns),
         to_run(track.end_ns),
@@ -231,10 +216,9 @@ def events_of(
         track.names,
         track.category,
         _CATEGORIES,
-        flow,
-        shared,
+        (event[order], number[order]),
         notes,
-        special,
+        {},
         *(() if rank is None else _places(track, rank)),
     )
 

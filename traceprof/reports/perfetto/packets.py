@@ -206,6 +206,7 @@ _SEQUENCE = 1  # all packets are of one, so that a name is written once
 _FIRST, _OTHERS = 3, 2  # sequence flags: the state begins here; it is needed
 _MAX_PACKETS = 4096  # written together; of names, in a packet
 _CHUNK = 32_768  # packets that are columns at a time
+_MAX_FLOWS = 2  # of an event that is written in columns
 MAX_NAME = 512
 
 _PACKET = tag_of(proto.Trace(packet=[proto.TracePacket()]))
@@ -297,8 +298,9 @@ class PacketWriter:
     def _nested(self, track: int, events: TrackEvents) -> None:
         name, category = self._named(events)
         place = self._placed(events)
-        is_special = np.zeros(len(events), np.bool_)
-        is_special[[*events.special]] = True
+        num_flows = np.bincount(events.flows[0], minlength=len(events))
+        is_special = num_flows > _MAX_FLOWS
+        is_special[[*events.own_notes]] = True
         order = nested_order(events.start_ns, events.end_ns)
         for first in range(0, len(order), _CHUNK):
             part = order[first : first + _CHUNK]
@@ -331,8 +333,12 @@ class PacketWriter:
         fields += numbers(_TYPE, np.where(is_begin, _BEGIN, _END))
         fields += numbers(_NAME, name[events.name[row]]).where(is_begin)
         fields += numbers(_TRACK, _all(track))
-        for flow in (events.shared[row], events.flow[row]):
-            if (has_flow := is_begin & (flow > 0)).any():
+        first = np.searchsorted(events.flows[0], row)
+        num = np.searchsorted(events.flows[0], row, side="right") - first
+        for number in range(_MAX_FLOWS):
+            if (has_flow := is_begin & (num > number)).any():
+                at = np.minimum(first + number, len(events.flows[1]) - 1)
+                flow = events.flows[1][at]
                 fields += fixed_numbers(_FLOW, flow).where(has_flow)
         times = np.where(is_begin, events.start_ns[row], events.end_ns[row])
         return self._packets(times, fields)
@@ -406,10 +412,15 @@ class PacketWriter:
         event = packet.track_event
         event.type, event.track_uuid, event.name_iid = _BEGIN, track, name
         event.category_iids.append(category)
-        flows, notes = events.special[index]
+        notes = {
+            key: int(values[index])
+            for key, (values, is_known) in events.notes.items()
+            if is_known[index]
+        } | dict(events.own_notes.get(index, {}))
         if events.place is not None and events.place[index] >= 0:
-            notes = {**notes, "place": one_line(events.places[events.place[index]], MAX_NAME)}
-        event.flow_ids.extend(flows)
+            notes["place"] = one_line(events.places[events.place[index]], MAX_NAME)
+        own = slice(*np.searchsorted(events.flows[0], [index, index + 1]))
+        event.flow_ids.extend(events.flows[1][own].tolist())
         for key, value in notes.items():
             note = event.debug_annotations.add(name=key)
             if isinstance(value, bool):

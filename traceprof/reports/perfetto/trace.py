@@ -34,6 +34,7 @@ from traceprof.reports import tracks
 from traceprof.reports.drawings import CLASSES
 from traceprof.reports.drawings import WAIT_PARTS as PARTS
 from traceprof.reports.perfetto.events import (
+    NO_FLOWS,
     LaunchFlows,
     Span,
     TrackEvents,
@@ -246,7 +247,6 @@ def _events(
     starts, ends = np.append(start, waits[0]), np.append(end, waits[1])
     order = np.lexsort((-ends, starts))
     is_wait = np.repeat([False, True], [len(start), len(waits[0])])
-    none = np.zeros(len(starts), np.int64)
     step = np.append(stage.step, np.full(len(waits[0]), -1))[order]
     return TrackEvents(
         starts[order],
@@ -255,8 +255,7 @@ def _events(
         names,
         is_wait[order].astype(np.int64),
         _CATEGORIES,
-        none,
-        none,
+        NO_FLOWS,
         {"step": (step, step >= 0)},
         {},
     )
