@@ -1,11 +1,8 @@
 """What `doctor` says, and that it is stored as it can be read again."""
 
-import importlib.metadata
-import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -32,7 +29,7 @@ from traceprof.recording.doctor import (
 from traceprof.recording.machine import Machine, Space, look_for_space
 from traceprof.recording.nsys import Nsys
 from traceprof.recording.plan import NSYS, TORCH, make_plan
-from traceprof.recording.training import numbers
+from traceprof.recording.training import Training, numbers
 from traceprof.run.machines import Cores, Gpu, machine_beside
 from traceprof.trace.open import reports_in
 
@@ -213,24 +210,13 @@ def test_what_does_not_fit(versions: Versions, said: str) -> None:
 
 
 @pytest.mark.parametrize("major", [13, 12, 11])
-def test_nccl_of_any_cuda_is_seen(monkeypatch: pytest.MonkeyPatch, major: int) -> None:
-    def version(package: str) -> str:
-        if package == f"nvidia-nccl-cu{major}":
-            return f"2.{major}"
-        raise importlib.metadata.PackageNotFoundError(package)
-
-    monkeypatch.setattr(importlib.metadata, "version", version)
-    assert find_versions("", "", "").nccl == f"2.{major}"
-
-
-def test_a_torch_without_its_version_is_of_no_cuda(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    origin = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: origin)
-    assert find_versions("", "", "").cuda == ""
+def test_nccl_and_cuda_are_those_of_the_training(major: int, tmp_path: Path) -> None:
+    torch = {"torch": str(tmp_path / "__init__.py")}
+    training = Training("python", (3, 12, 1), torch, {f"nvidia-nccl-cu{major}": f"2.{major}"})
+    versions = find_versions("", "", "", training)
+    assert (versions.nccl, versions.cuda) == (f"2.{major}", "")
     (tmp_path / "version.py").write_text("cuda: Optional[str] = '12.8'\n")
-    assert find_versions("", "", "").cuda == "12.8"
+    assert find_versions("", "", "", training).cuda == "12.8"
 
 
 def test_what_fits() -> None:

@@ -61,7 +61,7 @@ def test_an_nsys_older_than_cuda_is_named_before_the_command_starts(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (installed / "target-linux-x64" / "libcupti.so.12.4").touch()
-    monkeypatch.setattr("traceprof.recording.doctor.cuda_of_torch", lambda _: "13.0")
+    monkeypatch.setattr("traceprof.recording.training.Training.cuda", "13.0")
     monkeypatch.setattr("traceprof.recording.nvidia_smi.gpus", lambda: ([], "580.65.06"))
     _, _, said = recorded(tmp_path)
     first, *_ = said.splitlines()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import os
 import signal
 import socket
@@ -33,14 +31,7 @@ from traceprof.recording.machine import (
     throttled_since,
 )
 from traceprof.recording.nsys import Nsys
-from traceprof.recording.training import (
-    MIN_TORCH,
-    PACKAGE,
-    Training,
-    cuda_of_torch,
-    lack_of_instrument,
-    numbers,
-)
+from traceprof.recording.training import MIN_TORCH, PACKAGE, Training, numbers, this_python
 from traceprof.run.machines import PREFIX, SUFFIX, Cores, Gpu
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.conversion import FIRST_WITH_BLOBS, export
@@ -65,34 +56,16 @@ class Versions:
     nsys_cuda: str = ""  # the newest CUDA that this Nsight Systems knows
 
 
-def find_versions(
-    nsys: str, driver: str, nsys_cuda: str, training: Training | None = None
-) -> Versions:
-    """Return the versions in the environment of the training's Python, or of this one.
+def find_versions(nsys: str, driver: str, nsys_cuda: str, training: Training) -> Versions:
+    """Return the versions in the environment of a Python.
 
-    `nsys_cuda`: the newest CUDA that Nsight Systems knows. `training`: what that Python answered.
+    `nsys_cuda`: the newest CUDA that Nsight Systems knows.
     """
-
-    def installed(package: str) -> str:
-        return _installed(package) if training is None else training.versions.get(package, "")
-
-    cuda = cuda_of_torch(_origin("torch")) if training is None else training.cuda
-    nccl = (installed(f"nvidia-nccl-cu{major}") for major in (13, 12, 11))
+    torch, nvtx = (training.versions.get(name, "") for name in ("torch", "nvtx"))
+    nccl = (training.versions.get(f"nvidia-nccl-cu{major}") for major in (13, 12, 11))
     return Versions(
-        nsys,
-        driver,
-        cuda,
-        installed("torch"),
-        next(filter(None, nccl), ""),
-        installed("nvtx"),
-        nsys_cuda,
+        nsys, driver, training.cuda, torch, next(filter(None, nccl), ""), nvtx, nsys_cuda
     )
-
-
-def _origin(module: str) -> str | None:
-    """Return the file of a module of this Python: empty where it has none."""
-    spec = importlib.util.find_spec(module)
-    return None if spec is None else spec.origin or ""
 
 
 def misfits(versions: Versions) -> list[str]:
@@ -120,13 +93,6 @@ def is_cuda_too_new(versions: Versions) -> bool:
     """Return whether PyTorch's CUDA is newer than what nsys knows, where there is a driver."""
     known = numbers(versions.nsys_cuda)[:2]
     return bool(versions.driver and known) and known < numbers(versions.cuda)[:2]
-
-
-def _installed(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 _OURS, _OWN = "traceprof probe", "probe of nvtx"
@@ -275,13 +241,13 @@ def diagnose(
     `training`: the Python whose environment it is; None for this one. `lacks`: sentences about what
     a recording of that Python would not have.
     """
-    python = sys.executable if training is None else training.executable
-    lack = "" if training is not None else lack_of_instrument(_origin("instrument"))
+    asked = this_python() if training is None else training
+    lack = asked.lacks_instrument if training is None else ""
     nsys = nsys_module.find()
     machine = look_at_machine(None if nsys is None else nsys.may_sample)
     gpus, driver, paths, cards = _hardware()
     version, cuda = ("", "") if nsys is None else (nsys.version_text, nsys.newest_cuda)
-    versions = find_versions(version, driver, cuda, training)
+    versions = find_versions(version, driver, cuda, asked)
     return Diagnosis(
         SCHEMA,
         socket.gethostname(),
@@ -294,7 +260,7 @@ def diagnose(
         look_at_cores(len(gpus)),
         tuple(recordable_data(versions, machine, has_gpus=bool(gpus))),
         None if folder is None else look_for_space(folder),
-        probe_ranges(nsys, python) if tries_nsys and nsys is not None else None,
+        probe_ranges(nsys, asked.executable) if tries_nsys and nsys is not None else None,
         f"{sys.executable}, which runs traceprof" if training is None else str(training),
         (*lacks, *([f"{lack}: install traceprof again"] if lack else [])),
     )

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import traceprof
 from traceprof.errors import UsageError
@@ -28,7 +29,7 @@ PACKAGE = Path(traceprof.__file__).parents[1] / "instrument"
 NO_PROGRAM = "there is no such program"
 
 _QUESTION = """
-import json, sys
+import sys
 from importlib import metadata, util
 def origin(name):
     try: spec = util.find_spec(name)
@@ -39,10 +40,10 @@ def version(name):
     except Exception: return ""
 names = "instrument", "nvtx", "torch", "pip"
 packages = ["nvtx", "torch", "traceprof"] + ["nvidia-nccl-cu%d" % n for n in (11, 12, 13)]
-print("\\n" + json.dumps({
+answer = {
     "executable": sys.executable, "python": list(sys.version_info[:3]),
     "origins": {name: origin(name) for name in names},
-    "versions": {name: version(name) for name in packages}}))
+    "versions": {name: version(name) for name in packages}}
 """
 _RUNNERS = {"env", "uv", "conda", "mamba", "micromamba", "poetry", "pdm", "pixi", "hatch", "pipenv"}
 """Programs that choose the environment of the command after them."""
@@ -68,7 +69,13 @@ class Training:
     @property
     def cuda(self) -> str:
         """Which CUDA its PyTorch was built for; empty where that is unknown."""
-        return cuda_of_torch(self.origins.get("torch"))
+        if not (origin := self.origins.get("torch")):
+            return ""
+        try:
+            match = _CUDA.search(Path(origin).with_name("version.py").read_text())
+        except OSError:
+            return ""
+        return match.group(1) if match else ""
 
     def install(self, package: str) -> str:
         """Return the command that installs a package into this Python's environment."""
@@ -149,7 +156,8 @@ def ask(command: TrainingCommand, environment: Mapping[str, str]) -> Training | 
         return None
     what = f"cannot run {shlex.join(words)}"
     try:
-        done = captured(*words, "-c", _QUESTION, environment=environment)
+        program = f"{_QUESTION}import json; print('\\n' + json.dumps(answer))"
+        done = captured(*words, "-c", program, environment=environment)
         answer = json.loads((done.stdout.strip() or "null").splitlines()[-1])
     except OSError as error:
         why = error.strerror or str(error)
@@ -159,8 +167,18 @@ def ask(command: TrainingCommand, environment: Mapping[str, str]) -> Training | 
     if not isinstance(answer, dict):
         lines = (done.stderr.strip() or f"its exit status is {done.returncode}").splitlines()
         raise UsageError(what, lines[-1], "check the command")
-    answer["python"] = tuple(answer["python"])
-    return Training(**answer)
+    return _of(answer)
+
+
+def this_python() -> Training:
+    """Return what the Python that runs this has."""
+    names: dict[str, Any] = {}
+    exec(_QUESTION, names)  # noqa: S102  (our own)
+    return _of(names["answer"])
+
+
+def _of(answer: dict[str, Any]) -> Training:
+    return Training(**{**answer, "python": tuple(answer["python"])})
 
 
 def question(command: TrainingCommand) -> tuple[str, ...] | None:
@@ -196,17 +214,6 @@ def lack_of_instrument(origin: str | None) -> str:
     if is_ours and file is not None and file.with_name("switch.py").exists():
         return ""
     return "another package has overwritten or deleted the `instrument` of traceprof there"
-
-
-def cuda_of_torch(origin: str | None) -> str:
-    """Return the CUDA that a PyTorch was built for, from the file of its package."""
-    if not origin:
-        return ""
-    try:
-        match = _CUDA.search(Path(origin).with_name("version.py").read_text())
-    except OSError:
-        return ""
-    return match.group(1) if match else ""
 
 
 def numbers(version: str) -> tuple[int, ...]:
