@@ -247,12 +247,12 @@ def test_time_is_spent_by_the_ranges_and_the_rest_is_other(tmp_path: Path) -> No
     at = dict.fromkeys(arrivals.TIME_CATEGORIES, 0)
     first = at | {"compute": 5, "data loading": 10, "other": 5}
     assert result.cumulative_ns_at_start[0].tolist() == list(first.values())
-    assert result.spent_at_end_ns[0].tolist() == list((first | {"communication": 5}).values())
+    assert result.spent_inside_ns[0].tolist() == list((at | {"communication": 5}).values())
     last = at | {"compute": 78, "communication": 7, "data loading": 10, "other": 15}
     assert result.cumulative_ns_at_start[2].tolist() == list(last.values())
     for times, spent in (
         (result.start_ns, result.cumulative_ns_at_start),
-        (result.end_ns, result.spent_at_end_ns),
+        (result.end_ns, result.cumulative_ns_at_start + result.spent_inside_ns),
     ):
         assert spent.sum(axis=1).tolist() == times.tolist()
     names = [result.operations[index] for index in result.operation.tolist()]

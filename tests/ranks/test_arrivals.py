@@ -11,42 +11,23 @@ from tests.support.builders import TraceBuilder, arrivals, session
 from tests.support.selection import known
 from tests.support.traces import ranks_of
 from traceprof.analyses.results import numbered
-from traceprof.ranks.arrivals import TIME_CATEGORIES, Arrivals, PackedArrivals, run
+from traceprof.ranks.arrivals import TIME_CATEGORIES, Arrivals, run
 from traceprof.ranks.lateness import MORE_WORK, SLOWER, UNEXPLAINED, Cause, Causes
 from traceprof.ranks.matching import match
 from traceprof.ranks.waits import GroupWaits, waits_of
 from traceprof.run.session_clocks import seeded
+from traceprof.trace.columns import Packed
 
 US, MS = 1_000, 1_000_000
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
-def _of(num: int) -> Arrivals:
-    rng = np.random.default_rng(5)
-    start = np.cumsum(rng.integers(1, 1 << 40, num))
-    spent = {name: np.cumsum(rng.integers(0, 1 << 20, num)).tolist() for name in TIME_CATEGORIES}
-    columns: dict[str, Any] = {
-        name: rng.integers(-1, 1 << 40, num)
-        for name in ("bytes", "sequence", "launch_ns", "kernels", "peer", "stream")
-    }
-    length = rng.integers(0, 1 << 33, num)
-    return arrivals(3, start.tolist(), (start + length).tolist(), spent=spent, **columns)
-
-
-def test_what_is_unpacked_is_what_was_packed() -> None:
-    for num in (0, 1, 1000):
-        before = _of(num)
-        after = PackedArrivals.of(before).unpacked
-        assert after.__struct_fields__
-        for name in after.__struct_fields__:
-            expected, value = getattr(before, name), getattr(after, name)
-            np.testing.assert_array_equal(value, expected, err_msg=name)
-            assert getattr(value, "dtype", None) == getattr(expected, "dtype", None)
-
-
 def test_numbers_of_the_run_are_those_of_what_is_unpacked() -> None:
-    after = numbered(PackedArrivals.of(_of(2)), 7, 4).unpacked
-    assert (after.rank, after.report) == (7, 4)
+    packed = Packed.of(arrivals(3, [5, 20], [10, 30], spent={"compute": [2, 7]}, bytes=[8, -1]))
+    after = numbered(packed, 7, 4).unpacked
+    expected = replace(packed.unpacked, rank=7, report=4)
+    for name in Arrivals.__struct_fields__:
+        np.testing.assert_array_equal(getattr(after, name), getattr(expected, name), err_msg=name)
 
 
 def test_what_was_spent_until_each_operation(tmp_path: Path) -> None:
@@ -74,18 +55,17 @@ def test_what_was_spent_until_each_operation(tmp_path: Path) -> None:
     with ranks_of(trace.write(tmp_path)) as (rank,):
         found = run(rank, rank.window)
     before = {"compute": 10 * MS}
-    between = {"compute": 12 * MS, "communication": 2 * MS}
     after = {
         "compute": 17 * MS, "communication": 2 * MS, "copy": 1 * MS, "launch": 3 * MS + 30 * US,
         "sync": 1 * MS, "data loading": 4 * MS - 10 * US, "host code": 4 * MS - 10 * US,
         "set-up": 4 * MS - 10 * US,
     }  # fmt: skip
-    at_start, at_end = (
+    at_start, inside = (
         [{name: ns for name, ns in zip(TIME_CATEGORIES, row, strict=True) if ns} for row in rows]
-        for rows in (found.cumulative_ns_at_start.tolist(), found.spent_at_end_ns.tolist())
+        for rows in (found.cumulative_ns_at_start.tolist(), found.spent_inside_ns.tolist())
     )
     assert at_start == [before, after]
-    assert at_end == [between, {**after, "communication": 4 * MS}]
+    assert inside == [{"compute": 2 * MS, "communication": 2 * MS}, {"communication": 2 * MS}]
     assert (found.kernels_at_start.tolist(), found.kernels_at_end.tolist()) == ([1, 7], [2, 7])
 
 

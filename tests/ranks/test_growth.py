@@ -17,7 +17,8 @@ from traceprof.analyses.verdict.measured_run import measured_run
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.execution.options import Options
-from traceprof.ranks.arrivals import Arrivals, PackedArrivals
+from traceprof.ranks.arrivals import Arrivals
+from traceprof.trace.columns import Packed
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +58,7 @@ def _in_block(report: MeasuredReport, block: int, num_ranks: int) -> MeasuredRep
     assert rank.measurements is not None
     arrivals = _of_larger_run(rank.measurements.taken["arrivals"].unpacked, block, num_ranks)
     measurements = replace(
-        rank.measurements, taken=rank.measurements.taken | {"arrivals": PackedArrivals.of(arrivals)}
+        rank.measurements, taken=rank.measurements.taken | {"arrivals": Packed.of(arrivals)}
     )
     identity = replace(report.facts.identity, work=frozenset())  # they are copies of one
     facts = replace(report.facts, path=path, rank_numbers=numbers, identity=identity)

@@ -16,7 +16,6 @@ from traceprof.ranks.lateness import is_habit, lateness
 from traceprof.ranks.matching import Unmatched, match
 from traceprof.ranks.waits import (
     GroupWaits,
-    OperationKind,
     latency_and_rate,
     split_by_leaving,
     transfers,
@@ -116,7 +115,7 @@ def test_receivers_wait_for_the_root_alone(operation: str) -> None:
     assert (matrix[:, [0, 2, 3]] == 0).all()
     # What is laid to the root is where it came later than the others at their median.
     assert (matrix[:, 1] // MS).tolist() == [3 + 4 + 1, 0, 3 + 3 + 1, 2 + 4]
-    assert OperationKind(0, operation, "group 0") in transfers([waits], ranks, ["a"] * len(ranks))
+    assert (operation, "group 0") in transfers([waits], ranks, ["a"] * len(ranks))[0]
     assert lateness([waits], ranks) == []  # no rank need wait for all others
 
 
@@ -188,7 +187,7 @@ def test_the_rate_is_that_of_the_transfer() -> None:
     start = np.array([[0, 3 * MS], [10 * MS, 12 * MS]])
     end = np.array([[4 * MS, 4 * MS], [13 * MS, 13 * MS]])
     waits, _, ranks = met(start, end, ["a", "a"])
-    found = transfers([waits], ranks, ["a"] * len(ranks))[OperationKind(0, "AllReduce", "group 0")]
+    found = transfers([waits], ranks, ["a"] * len(ranks))[0]["AllReduce", "group 0"]
     assert (found.num_matched, found.wait_ns, found.transfer_ns) == (2, 5 * MS, 2 * MS)
     assert found.algbw_gb_per_s == pytest.approx(2 * (1 << 20) / (2 * MS))
     assert found.busbw_gb_per_s == found.algbw_gb_per_s  # 2 (n − 1) / n of two ranks is 1
@@ -232,7 +231,7 @@ def test_latency_and_rate_are_recovered_among_waiting_ranks(
     for row in range(num):  # by definition
         stays = [int(end[row, rank] - last[row, 0]) for rank in range(8)]
         assert abs(int(waits.transfer_ns[row]) - median(stays)) <= 8_000  # of the clocks
-    found = transfers([waits], ranks, ["a"] * len(ranks))[OperationKind(0, kind, "group 0")]
+    found = transfers([waits], ranks, ["a"] * len(ranks))[0][kind, "group 0"]
     assert known(found.latency_ns) == pytest.approx(latency - early_ns, rel=0.1, abs=2_000)
     assert known(found.latency_uncertainty_ns) < 0.2 * latency
     assert found.rate_gb_per_s == pytest.approx(rate, rel=0.03)
@@ -349,7 +348,7 @@ def test_lateness_of_each_rank() -> None:
     assert is_habit(late[3].num_last, late[3].num_operations, 4)
     assert late[3].total_ns == 30 * 2 * MS
     for rank in ranks:
-        rank.spent_at_end_ns[:, 0] += rank.end_ns - rank.start_ns
+        rank.spent_inside_ns[:, 0] += rank.end_ns - rank.start_ns
     assert lateness([waits], ranks)[3].total_ns == 0  # beside compute
 
 

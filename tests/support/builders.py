@@ -330,7 +330,7 @@ def arrivals(
         host_code={},
         **(defaults | given),
         cumulative_ns_at_start=parts,
-        spent_at_end_ns=parts.copy(),
+        spent_inside_ns=0 * parts,
         kernels_at_start=kernels,
         kernels_at_end=kernels,
         window_ns=1_000_000,

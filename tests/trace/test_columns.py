@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.trace.columns import Column, ColumnBuilder, pack, pack_ahead
+from traceprof.intervals import Int64, Mask
+from traceprof.structs import Record
+from traceprof.trace.columns import Column, ColumnBuilder, Packed, pack, pack_ahead
 from traceprof.trace.grouping import groups
 from traceprof.trace.nsight.rows import RowsByKey
 from traceprof.trace.sqlite.database import Database
@@ -199,3 +201,27 @@ def test_unknown_ids_among_others() -> None:
     ids = np.arange(100_000)
     ids[70_000] = np.iinfo(np.int64).min
     assert (pack_ahead(ids).add_to(np.arange(len(ids))) == ids).all()
+
+
+class Table(Record, frozen=True):
+    rank: int
+    numbers: Int64
+    parts: Int64
+    is_known: Mask
+    names: tuple[str, ...] = ()
+
+
+@pytest.mark.parametrize("num", [0, 1, 20, 10_000])
+def test_a_record_is_unpacked_as_it_was_packed(num: int) -> None:
+    """Small ones are compressed."""
+    random = np.random.default_rng(5)
+    numbers, parts = random.integers(-1, 1 << 40, num), random.integers(0, 1 << 20, (num, 3))
+    before = Table(3, numbers, parts, numbers % 2 == 0, ("a",))
+    packed = pickle.loads(pickle.dumps(Packed.of(before)))  # noqa: S301  (our own)
+    assert isinstance(packed.data, bytes) == (num == 20)
+    after = packed.unpacked
+    assert (after.rank, after.names) == (3, ("a",))
+    for name in ("numbers", "parts", "is_known"):
+        found, expected = getattr(after, name), getattr(before, name)
+        np.testing.assert_array_equal(found, expected)
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)

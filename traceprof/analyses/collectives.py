@@ -214,7 +214,7 @@ OfUses = TypeVar("OfUses", "CollectivesResult", "ProcessGroupsResult")
 
 def refined(result: OfUses, ranks: RankComparison) -> OfUses:
     """Return the same with rates of transfers, where operations were matched with other ranks'."""
-    transfers = ranks.transfers_of(result.rank)
+    transfers = ranks.transfers.get(result.rank, {})
     uses = tuple(
         with_transfer(use, transfers.get((use.operation, use.communicator)), result.peaks_gb_per_s)
         for use in result.uses

@@ -30,7 +30,7 @@ from traceprof.analyses.steps import SlowSteps, StepTotals
 from traceprof.findings import Finding, FindingKind, NotApplicable
 from traceprof.host.rank_stalls import RankStalls, rank_stalls
 from traceprof.ranks import arrivals
-from traceprof.ranks.arrivals import PackedArrivals
+from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.comparison import RankComparison
 from traceprof.ranks.passes import RankPasses, rank_passes
 from traceprof.run.cache import Cache
@@ -40,6 +40,7 @@ from traceprof.run.opening import RunSummary
 from traceprof.run.rank import Rank, Window
 from traceprof.run.summary import FailedReport, RankInfo, ReportSummary
 from traceprof.structs import Record
+from traceprof.trace.columns import Packed
 from traceprof.trace.model.parts import Part
 
 
@@ -101,7 +102,7 @@ class MeasuredRun(Record, frozen=True):
     missing: Mapping[str, tuple[NotApplicable, ...]] = field(default_factory=dict)
     # what could not be analysed because an optional part failed
     failures: tuple[NotApplicable, ...] = ()
-    arrivals: tuple[PackedArrivals, ...] = ()  # when ranks came to each communication operation
+    arrivals: tuple[Packed[Arrivals], ...] = ()  # when ranks came to each communication operation
     buckets: tuple[DdpBucketsResult, ...] = ()  # the gradient buckets of DistributedDataParallel
     kernels: tuple[KernelTable, ...] = ()  # the times of kernels by name, of ranks with a GPU
     compute: tuple[ComputeParts, ...] = ()  # the kinds of compute of ranks with a GPU
@@ -189,7 +190,7 @@ MEASUREMENTS = dict(
         _measurement(
             "arrivals",
             "when each rank came to each communication operation",
-            lambda rank, judged, *_: arrivals.PackedArrivals.of(arrivals.run(rank, judged)),
+            lambda rank, judged, *_: Packed.of(arrivals.run(rank, judged)),
         ),
         _measurement(
             "buckets",

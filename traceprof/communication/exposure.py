@@ -9,10 +9,8 @@ blocking dependency: the next compute needed the operation, so there was nothing
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
-from msgspec.structs import astuple
 
 from traceprof import intervals
 from traceprof.communication.readiness import (
@@ -27,7 +25,7 @@ from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.rank import Rank, Window
 from traceprof.structs import Record
-from traceprof.trace.columns import PackedColumns, Rows, pack_all, unpack_all
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.special_values import UNKNOWN
 
@@ -245,27 +243,6 @@ class Exposure(Rows, frozen=True):
     piece_end_ns: Int64  # int64[m]
     is_judged: bool  # whether launches can give reasons: the clocks of GPU and host agree
     has_events: bool  # whether inputs are known from event records, not from the order of launches
-
-
-class PackedExposure(Record, frozen=True):
-    """An `Exposure` in fewer bytes, to keep."""
-
-    data: PackedColumns  # its columns
-    is_judged: bool  # as there
-    has_events: bool  # as there
-
-    @classmethod
-    def of(cls, exposed: Exposure) -> PackedExposure:
-        """Pack an exposure."""
-        *columns, is_judged, has_events = astuple(exposed)
-        return cls(pack_all(columns), is_judged, has_events)
-
-    @property
-    def unpacked(self) -> Exposure:
-        """The exposure, unpacked anew at each use."""
-        names, values = Exposure.__struct_fields__, unpack_all(self.data)
-        columns: dict[str, Any] = dict(zip(names, values, strict=False))
-        return Exposure(**columns, is_judged=self.is_judged, has_events=self.has_events)
 
 
 class Neighbours(Record, frozen=True):

@@ -29,7 +29,7 @@ from traceprof.errors import WorkerError
 from traceprof.execution.options import Options
 from traceprof.execution.workers import map_items
 from traceprof.findings import Finding, NotApplicable
-from traceprof.host.host_code import read_host_ranges
+from traceprof.host.host_code import host_ranges
 from traceprof.host.places import place_ranges
 from traceprof.progress import Progress
 from traceprof.run.guard import collected_failures, optional
@@ -200,7 +200,7 @@ def _read_shared(trace: Trace, ranks: Sequence[Rank], wanted: Wanted | None) -> 
     trace.load()
     for rank in ranks if wanted is None else ():  # else as far as anybody asks
         if rank.device is not None:
-            read_host_ranges(rank)
+            host_ranges(rank.trace)
             place_ranges(rank)
             rank.trace.host_activity(rank.process)
         rank.trace.launch_stalls(rank.process)

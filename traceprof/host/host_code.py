@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from traceprof import intervals
-from traceprof.intervals import BEYOND_NS, Int64, Intervals
-from traceprof.run.rank import Rank
+from traceprof.intervals import BEYOND_NS, NO_NUMBERS, Int64, Intervals
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, sums
-from traceprof.trace.model.host import ApiCalls, HostActivity, HostCode, ThreadSpans
+from traceprof.trace.grouping import distinct_values, is_in, sums
+from traceprof.trace.model.host import HostActivity, HostCode, ThreadSpans
 from traceprof.trace.model.ranges import NamedRanges
 from traceprof.trace.model.trace import Trace
 
@@ -246,29 +245,12 @@ MAX_BETWEEN_MARKERS_NS = 500_000
 """The markers of a thread are its calls and the ends of its ranges; so far apart, a run ends."""
 
 
-class Runs(Record, frozen=True):
-    """Segments of activity: markers less than `MAX_BETWEEN_MARKERS_NS` apart."""
-
-    start_ns: Int64  # int64[n], the start of each run's first marker
-    end_ns: Int64  # int64[n], the end of its last one
-
-
 class HostRanges(Record, frozen=True):
     """Named ranges of a report, by which the activity of its threads is known."""
 
     named: Mapping[int, NamedRanges]  # ranges that name set-up, MPI or data loading, by process
-    # runs of the ends of ranges, by thread, for threads that call CUDA and ended a range
-    ends: Mapping[int, Runs]
-
-    def of_thread(self, process: int, thread: int, matching: re.Pattern[str]) -> Intervals:
-        """Return when a thread was in a range whose name matches."""
-        ranges = self.named.get(process)
-        if ranges is None:
-            return intervals.empty()
-        rows = np.flatnonzero(ranges.end_thread == thread).tolist()
-        rows = [row for row in rows if matching.search(ranges.names[row])]
-        end = np.minimum(ranges.end_ns[rows], intervals.BEYOND_NS)
-        return intervals.union(ranges.start_ns[rows], end)
+    # ends of ranges less than `MAX_BETWEEN_MARKERS_NS` apart, by thread, for threads that call CUDA
+    ends: Mapping[int, Intervals]
 
 
 # Several ranks share a report, and several analyses need its ranges: they are read once.
@@ -278,7 +260,7 @@ _RANGES: WeakKeyDictionary[Trace, HostRanges] = WeakKeyDictionary()
 def host_ranges(trace: Trace) -> HostRanges:
     """Return the ranges of the threads of a report's processes with GPU work."""
     if trace not in _RANGES:
-        ends: dict[int, Runs] = {}
+        ends: dict[int, Intervals] = {}
         for process in sorted({key.process for key in trace.operations}):
             calls = trace.api_calls(process)
             if calls is None or not len(calls):
@@ -286,30 +268,14 @@ def host_ranges(trace: Trace) -> HostRanges:
             time, by = trace.range_ends(process)
             for thread in calls.packed_thread.distinct.tolist():
                 if len(ended := time[by == thread]):
-                    ends[thread] = runs_of(ended, ended)
+                    ends[thread] = joined_markers(ended, ended)
         _RANGES[trace] = HostRanges(trace.ranges(HOST_RANGE), ends)
     return _RANGES[trace]
 
 
-def read_host_ranges(rank: Rank) -> None:
-    """Read the host ranges now, while the report still holds all of its ranges in memory."""
-    host_ranges(rank.trace)
-
-
-def runs_of(start_ns: Int64, end_ns: Int64) -> Runs:
-    """Merge markers, or the runs of several threads, into runs: int64[n] starts and ends."""
-    runs = intervals.joined(start_ns, end_ns, MAX_BETWEEN_MARKERS_NS - 1)
-    return Runs(runs.start_ns, runs.end_ns)
-
-
-def runs_of_thread(ranges: HostRanges, calls: ApiCalls, thread: int) -> Runs:
-    """Runs of the calls and range ends of a thread."""
-    chosen = np.flatnonzero(calls.packed_thread.isin([thread]))
-    runs = runs_of(calls.start_ns.take(chosen), calls.ends(chosen))
-    ends = ranges.ends.get(thread)
-    if ends is None:
-        return runs
-    return runs_of(np.append(runs.start_ns, ends.start_ns), np.append(runs.end_ns, ends.end_ns))
+def joined_markers(start_ns: Int64, end_ns: Int64) -> Intervals:
+    """Join markers, or runs of markers, to runs: int64[n] starts and ends."""
+    return intervals.joined(start_ns, end_ns, MAX_BETWEEN_MARKERS_NS - 1)
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -318,41 +284,14 @@ _OF_FRAMEWORK = re.compile(r"(?:.*/)?(?:torch|torch_\w+|functorch)/|nn\.Module: 
 _AUTOGRAD = "autograd::engine::evaluate_function: "
 
 
-class CodeEvidence(Record, frozen=True):
-    """Activity of a thread, as its operators and Python functions show it."""
-
-    sleep: Sleep  # when it waited in a function of Python, and when it was in any other code
-    loading: Intervals  # when it waited for the next item of a data loader
-    setup: Intervals  # when it created communicators or compiled
-
-
-def code_evidence(trace: Trace, process: int, thread: int) -> CodeEvidence:
-    """Evidence from the operators and Python functions of a thread."""
-    functions = trace.python_functions(process)
-    inside = [
-        _union(code, np.flatnonzero(code.packed_thread.isin([thread])))
-        for code in (trace.operators(process), functions)
-        if code is not None
-    ]
-    asleep = _named(functions, thread, PYTHON_SLEEP)
-    awake = intervals.subtract(intervals.merge(*inside), asleep)
-    loading, setup = (
-        _named(functions, thread, matching) for matching in (PYTHON_LOADING, PYTHON_SETUP)
-    )
-    return CodeEvidence(Sleep(asleep, awake), loading, setup)
-
-
-def code_of_threads(trace: Trace, process: int, threads: Iterable[int]) -> Intervals:
+def code_of_threads(trace: Trace, process: int, threads: Collection[int]) -> Intervals:
     """Return when threads were in any operator or function of Python."""
-    threads = [*threads]
-    tables = (trace.operators(process), trace.python_functions(process))
-    return intervals.merge(
-        *(
-            _union(code, np.flatnonzero(code.packed_thread.isin(threads)))
-            for code in tables
-            if code is not None
-        )
-    )
+    covered = []
+    for code in (trace.operators(process), trace.python_functions(process)):
+        if code is not None:
+            rows = np.flatnonzero(code.packed_thread.isin(threads))
+            covered.append(intervals.union(code.start_ns[rows], code.ends(rows)))
+    return intervals.merge(*covered)
 
 
 def code_within(
@@ -454,34 +393,60 @@ def _rows_within(code: HostCode, thread: int, idle: Intervals) -> Int64:
     return rows[intervals.covered_within(idle, code.start_ns[rows], code.ends(rows)) > 0]
 
 
-def functions_named(trace: Trace, process: int, matching: re.Pattern[str]) -> Intervals:
-    """Return when any thread of a process was in a function of Python whose name matches."""
-    functions = trace.python_functions(process)
-    if functions is None:
-        return intervals.empty()
-    return _union(
-        functions, np.flatnonzero(functions.packed_name.isin(_matching(functions, matching)))
-    )
+class NamedSpans(Record, frozen=True):
+    """Calls, ranges or functions of threads, with names."""
+
+    start_ns: Int64
+    end_ns: Int64
+    name: Int64  # int64[n], keys of `names`
+    names: Mapping[int, str]
+
+    @property
+    def covered(self) -> Intervals:
+        """When any of them ran."""
+        return intervals.union(self.start_ns, self.end_ns)
 
 
-def _matching(code: HostCode, matching: re.Pattern[str]) -> list[int]:
-    numbers = code.packed_name.distinct.tolist()
-    return [number for number in numbers if matching.search(code.names[number])]
+NO_SPANS = NamedSpans(NO_NUMBERS, NO_NUMBERS, NO_NUMBERS, {})
 
 
-def _named(code: HostCode | None, thread: int, matching: re.Pattern[str]) -> Intervals:
+def functions_named(
+    trace: Trace, process: int, matching: re.Pattern[str], threads: Collection[int] | None = None
+) -> NamedSpans:
+    """Return the functions of Python whose name matches, of all threads or of some."""
+    code = trace.python_functions(process)
     if code is None:
-        return intervals.empty()
-    return _union(code, rows_named(code, [thread], matching))
+        return NO_SPANS
+    numbers = code.packed_name.distinct.tolist()
+    names = {key: line_text(code.names[key]) for key in numbers if matching.search(code.names[key])}
+    chosen = code.packed_name.isin(names)
+    if threads is not None and names:
+        chosen &= code.packed_thread.isin(threads)
+    rows = np.flatnonzero(chosen)
+    return NamedSpans(code.start_ns[rows], code.ends(rows), code.packed_name.at(rows), names)
 
 
-def rows_named(code: HostCode, threads: Iterable[int], matching: re.Pattern[str]) -> Int64:
-    """Return the functions of threads whose name matches, int64[k], ascending."""
-    chosen = _matching(code, matching)
-    if not chosen:
-        return np.empty(0, np.int64)
-    return np.flatnonzero(code.packed_name.isin(chosen) & code.packed_thread.isin(threads))
+def ranges_named(
+    trace: Trace, process: int, matching: re.Pattern[str], threads: Collection[int] | None = None
+) -> NamedSpans:
+    """Return the `HOST_RANGE`s whose name matches, of all threads or those that ended on some."""
+    ranges = host_ranges(trace).named.get(process)
+    if ranges is None:
+        return NO_SPANS
+    ended = slice(None) if threads is None else is_in(ranges.end_thread, [*threads])
+    rows = np.arange(len(ranges.names))[ended].tolist()
+    rows = [row for row in rows if matching.search(ranges.names[row])]
+    end = np.minimum(ranges.end_ns[rows], BEYOND_NS)
+    names = dict(enumerate(ranges.names[row] for row in rows))
+    return NamedSpans(ranges.start_ns[rows], end, np.arange(len(rows)), names)
 
 
-def _union(code: HostCode, rows: Int64) -> Intervals:
-    return intervals.union(code.start_ns[rows], code.ends(rows))
+def spans_named(
+    spans: ThreadSpans, threads: Collection[int], matching: re.Pattern[str] | None = None
+) -> NamedSpans:
+    """Return the spans of threads whose name matches."""
+    matches = [matching is None or bool(matching.search(name)) for name in spans.names]
+    rows = np.flatnonzero(is_in(spans.thread, [*threads]) & np.array(matches, np.bool_)[spans.name])
+    end = np.minimum(spans.end_ns[rows], BEYOND_NS)
+    names = {number: name or "unnamed call" for number, name in enumerate(spans.names)}
+    return NamedSpans(spans.start_ns[rows], end, spans.name[rows], names)

@@ -27,7 +27,6 @@ process's last call before a, and launches to X, too.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
@@ -38,11 +37,11 @@ from msgspec.structs import replace
 from traceprof import intervals
 from traceprof.host import host_code as names
 from traceprof.host.host_code import (
+    NamedSpans,
     code_of_threads,
     code_within,
-    host_ranges,
-    line_text,
-    rows_named,
+    functions_named,
+    spans_named,
 )
 from traceprof.host.host_waits import (
     NO_SYNC_COSTS,
@@ -64,14 +63,14 @@ from traceprof.host.idle_gaps import (
 from traceprof.host.places import PlaceKind, places
 from traceprof.host.stalls import HostStalls, host_stalls
 from traceprof.host.thread_evidence import HostEvidence, host_evidence
-from traceprof.intervals import BEYOND_NS, Int64, Intervals, Mask
+from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.kernel_names import function_name
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import covered_in_mean
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, sums
-from traceprof.trace.model.host import ApiCalls, ThreadSpans
+from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.parts import Part
 
 MAX_STRETCH_NS = 10_000_000
@@ -106,9 +105,6 @@ class IdleCauses(Record, frozen=True):
     # for its accesses to unified memory
     threads: LaunchingThreads
     by_cause: Mapping[IdleCause, Intervals]  # all idle time but turn-around, by cause
-    # launch-bound time, host code, and unknown time of late gaps, before a part of them was
-    # attributed to waits
-    before_sync: Mapping[IdleCause, Intervals]
     unlaunched: Intervals  # the unknown time of gaps whose launch is not known
     sync: SyncIdle  # the sync time, with the waits that it is attributed to
     # the time that may be attributed to waits, and the costs of the waits
@@ -265,15 +261,14 @@ def _explain(rank: Rank) -> IdleCauses:
     attributable = AttributableIdle(all_spans, stream, costs, streams_of)
     sync = attributable.attributed()
     by_cause = {cause: intervals.merge(*some) for cause, some in parts.items()}
-    before_sync = {cause: by_cause[cause] for cause in _MAY_BE_SYNC}
+    for cause in _MAY_BE_SYNC:
+        by_cause[cause] = intervals.subtract(by_cause[cause], sync.covered)
     by_cause[IdleCause.SYNC] = sync.covered
-    for cause, span in before_sync.items():
-        by_cause[cause] = intervals.subtract(span, by_cause[IdleCause.SYNC])
     unlaunched = intervals.subtract(before.unlaunched, accessed)
     unknown = by_cause[IdleCause.UNKNOWN], unlaunched, *silent
     by_cause[IdleCause.UNKNOWN] = intervals.merge(*unknown)
     threads = threads.and_alone(accessing)
-    return IdleCauses(idle, threads, by_cause, before_sync, unlaunched, sync, attributable)
+    return IdleCauses(idle, threads, by_cause, unlaunched, sync, attributable)
 
 
 def _unexplained(idle: IdleGaps) -> IdleCauses:
@@ -289,7 +284,6 @@ def _unexplained(idle: IdleGaps) -> IdleCauses:
             IdleCause.QUEUED: queued,
             IdleCause.UNKNOWN: unlaunched,
         },
-        {},
         unlaunched,
         SyncIdle(nothing, nothing, nothing),
         AttributableIdle(intervals.empty(), nothing, NO_SYNC_COSTS, {}),
@@ -465,14 +459,13 @@ def around_ns(rank: Rank, window: Window, kernels: Int64, waiting_ns: int) -> in
 
 
 MAX_DETAILS = 3
-_FIRST = "first launches of kernels"
-_PYTHON = {
-    IdleCause.DATA_LOADING: names.PYTHON_LOADING,
-    IdleCause.SETUP: names.PYTHON_SETUP,
-    IdleCause.WAITING: names.PYTHON_SLEEP,
-}
 _OWN = (PlaceKind.CHECKPOINT, PlaceKind.COLLECTION, PlaceKind.EVALUATION, PlaceKind.LOGGING)
-_Named = tuple["Int64", "Int64", "list[str]"]  # starts, ends and names
+_SPANS_OF = {
+    IdleCause.MPI: HostEvidence.mpi,
+    IdleCause.SETUP: HostEvidence.setup,
+    IdleCause.ALLOCATION: HostEvidence.allocation,
+    IdleCause.DATA_LOADING: HostEvidence.loading,
+}
 
 
 class IdleDetail(Record, frozen=True):
@@ -502,40 +495,30 @@ def details(rank: Rank, window: Window, cause: IdleCause) -> tuple[IdleDetail, .
         return _queued(rank, evidence.calls, idle)
     if cause in {IdleCause.HOST_CODE, IdleCause.LAUNCH_BOUND}:
         return _code(rank, cause, idle)
-    spent: dict[str, int] = {}
-    for start, end, of_each in _named(rank, evidence, cause):
-        covered = intervals.covered_within(idle, start, end)
-        for row in np.flatnonzero(covered).tolist():
-            spent[of_each[row]] = spent.get(of_each[row], 0) + int(covered[row])
+    spent: Counter[str] = Counter()
+    for spans in _spans(rank, evidence, cause):
+        covered = intervals.covered_within(idle, spans.start_ns, spans.end_ns)
+        keys, times = sums(spans.name, covered)
+        for key, ns in zip(keys.tolist(), times.tolist(), strict=True):
+            spent[spans.names[key]] += ns
     return _longest(spent)
 
 
-def _named(rank: Rank, evidence: HostEvidence, cause: IdleCause) -> Iterator[_Named]:
-    activity, threads = evidence.activity, idle_causes(rank).threads
-    launching = distinct_values(threads.thread)
+def _spans(rank: Rank, evidence: HostEvidence, cause: IdleCause) -> Iterator[NamedSpans]:
+    known = idle_causes(rank).threads
+    launching = distinct_values(known.thread).tolist()
+    threads = distinct_values(np.append(known.thread, known.stand_in)).tolist()
     if cause in {IdleCause.WAITING, IdleCause.DATA_LOADING}:
-        yield _spans(activity.system_calls, launching)
-    launching = distinct_values(np.append(launching, threads.stand_in))
-    if cause in _PYTHON:
-        yield _python(rank, launching, _PYTHON[cause])
-    if cause is IdleCause.MPI:
-        yield _spans(activity.mpi_calls, launching)
-        yield _ranges(rank, launching, names.MPI_RANGE)
-    if cause is IdleCause.DATA_LOADING:
-        yield _ranges(rank, launching, names.DATA_LOADING)
+        yield spans_named(evidence.activity.system_calls, launching)
+    if cause is IdleCause.WAITING:
+        yield functions_named(rank.trace, rank.process, names.PYTHON_SLEEP, threads)
     if cause is IdleCause.STALLED:
         stalls = host_stalls(rank)
-        rows = np.flatnonzero(is_in(stalls.thread[stalls.piece], launching))
-        of_each = [stalls.names[row] for row in stalls.piece[rows].tolist()]
-        yield stalls.begin_ns[rows], stalls.stop_ns[rows], of_each
-    if cause is IdleCause.ALLOCATION:
-        yield _calls(rank, evidence, evidence.is_allocation)
-    if cause is IdleCause.SETUP:
-        start, end, of_each = _calls(rank, evidence, evidence.is_setup)
-        yield start, end, [name if names.SETUP_CALL.match(name) else _FIRST for name in of_each]
-        yield _ranges(rank, launching, names.SETUP_RANGE)
-        yield _spans(activity.library_calls, launching, names.SETUP_RANGE)
-        yield _spans(activity.driver_work, launching, names.SETUP_WORK)
+        rows = np.flatnonzero(is_in(stalls.thread[stalls.piece], threads))
+        texts = dict(enumerate(stalls.names))
+        yield NamedSpans(stalls.begin_ns[rows], stalls.stop_ns[rows], stalls.piece[rows], texts)
+    if cause in _SPANS_OF:
+        yield from _SPANS_OF[cause](evidence, threads)
 
 
 def _queued(rank: Rank, calls: ApiCalls, idle: Intervals) -> tuple[IdleDetail, ...]:
@@ -593,44 +576,6 @@ def _functions(rank: Rank, idle: Intervals) -> tuple[IdleDetail, ...]:
             name = function_name(name)
         spent[name] = spent.get(name, 0) + round(count * per_sample)
     return _longest(spent)
-
-
-def _calls(rank: Rank, evidence: HostEvidence, chosen: Mask) -> _Named:
-    calls, rows = evidence.calls, np.flatnonzero(chosen)
-    api_names = rank.trace.api_names
-    of_each = [api_names.get(key, "unnamed call") for key in calls.packed_name.at(rows).tolist()]
-    return calls.start_ns[rows], calls.ends(rows), of_each
-
-
-def _python(rank: Rank, threads: Int64, matching: re.Pattern[str]) -> _Named:
-    functions = rank.trace.python_functions(rank.process)
-    if functions is None:
-        return _as_named([], [], [])
-    rows = rows_named(functions, threads, matching)
-    of_each = [line_text(functions.names[key]) for key in functions.packed_name.at(rows).tolist()]
-    return _as_named(functions.start_ns[rows], functions.ends(rows), of_each)
-
-
-def _ranges(rank: Rank, threads: Int64, matching: re.Pattern[str]) -> _Named:
-    ranges = host_ranges(rank.trace).named.get(rank.process)
-    if ranges is None:
-        return _as_named([], [], [])
-    rows = np.flatnonzero(is_in(ranges.end_thread, threads)).tolist()
-    rows = [row for row in rows if matching.search(ranges.names[row])]
-    of_each = [ranges.names[row] for row in rows]
-    return _as_named(ranges.start_ns[rows], ranges.end_ns[rows], of_each)
-
-
-def _spans(spans: ThreadSpans, threads: Int64, matching: re.Pattern[str] | None = None) -> _Named:
-    matches = [matching is None or bool(matching.search(name)) for name in spans.names]
-    chosen = is_in(spans.thread, threads) & np.array(matches, np.bool_)[spans.name]
-    of_each = [spans.names[name] or "unnamed call" for name in spans.name[chosen].tolist()]
-    return _as_named(spans.start_ns[chosen], spans.end_ns[chosen], of_each)
-
-
-def _as_named(start: Int64 | list[int], end: Int64 | list[int], of_each: list[str]) -> _Named:
-    starts, ends = np.asarray(start, np.int64), np.asarray(end, np.int64)
-    return starts, np.minimum(ends, BEYOND_NS), of_each
 
 
 def _longest(spent: dict[str, int]) -> tuple[IdleDetail, ...]:

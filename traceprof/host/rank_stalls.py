@@ -16,11 +16,11 @@ import numpy as np
 from traceprof import intervals
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.host import host_code as names
-from traceprof.host.host_code import functions_named, host_ranges
+from traceprof.host.host_code import functions_named, ranges_named
 from traceprof.host.idle_causes import IdleCause, UnknownCause, idle_causes, why_unknown
 from traceprof.host.stalls import HostStalls, host_stalls
 from traceprof.host.thread_evidence import host_evidence
-from traceprof.intervals import Int64, Intervals, Mask
+from traceprof.intervals import Int64, Intervals
 from traceprof.run.machines import Cores, machine_beside
 from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import OnlyStep, covered_per_step, only_step
@@ -203,12 +203,8 @@ def _blocked(rank: Rank, start: Int64, end: Int64, thread: Int64) -> list[str]:
 
 def garbage_collection(rank: Rank) -> Intervals:
     """When any thread of the process collected garbage: no other Python runs meanwhile."""
-    functions = functions_named(rank.trace, rank.process, names.GARBAGE_COLLECTION)
-    ranges = host_ranges(rank.trace).named.get(rank.process)
-    if ranges is None:
-        return functions
-    chosen: Mask = np.array(
-        [bool(names.GARBAGE_COLLECTION.search(name)) for name in ranges.names], np.bool_
+    functions, ranges = (
+        named(rank.trace, rank.process, names.GARBAGE_COLLECTION)
+        for named in (functions_named, ranges_named)
     )
-    end = np.minimum(ranges.end_ns[chosen], intervals.BEYOND_NS)
-    return intervals.merge(functions, intervals.union(ranges.start_ns[chosen], end))
+    return intervals.merge(functions.covered, ranges.covered)

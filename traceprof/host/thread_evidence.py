@@ -13,34 +13,38 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.host import host_code as names
 from traceprof.host.host_code import (
-    HostRanges,
-    Runs,
+    NamedSpans,
     Sleep,
-    code_evidence,
+    code_of_threads,
+    functions_named,
     host_ranges,
-    runs_of,
-    runs_of_thread,
+    joined_markers,
+    ranges_named,
     sleep_of,
+    spans_named,
 )
 from traceprof.host.places import silence_of
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.launching_calls import are_first, launching_calls
 from traceprof.run.rank import Rank, Window
 from traceprof.structs import Record
-from traceprof.trace.model.host import ApiCalls, HostActivity, ThreadSpans
+from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.model.host import ApiCalls, HostActivity
 from traceprof.trace.model.kinds import BEGIN_CAPTURE, END_CAPTURE, ApiCallKind, api_call_kind
 from traceprof.trace.model.operations import Operations, RankKey
 from traceprof.trace.model.special_values import NULL
 
 MIN_FIRST_LAUNCH_NS = 1_000_000
 """A function's first launch loads the function if it takes longer than this."""
+_FIRST_LAUNCHES = "first launches of kernels"
 
 
 class ThreadEvidence(Record, frozen=True):
@@ -61,84 +65,95 @@ class HostEvidence:
         """Look through the names of all calls of a rank's process."""
         self.calls = calls
         self.activity: HostActivity = rank.trace.host_activity(rank.process)
-        # bool[calls]: which set something up, and which allocate or free.
+        # bool[calls]: which set something up
         self.is_setup = calls_named(rank, calls, names.SETUP_CALL.match)
         self.is_setup[_long_first_launches(rank, calls)] = True
-        self.is_allocation = calls_named(rank, calls, names.ALLOCATION_CALL.match)
-        self._rank, self._trace, self._process = rank, rank.trace, rank.process
+        self._allocates = calls_named(rank, calls, names.ALLOCATION_CALL.match)
         self._captured = [
             np.flatnonzero(calls_named(rank, calls, pattern.match))
             for pattern in (BEGIN_CAPTURE, END_CAPTURE)
         ]
-        self._ranges: HostRanges = host_ranges(rank.trace)
+        self._rank, self._trace, self._process = rank, rank.trace, rank.process
         self._threads: dict[int, ThreadEvidence] = {}
-        self._runs: dict[int, Runs] = {}
-        self._setup_calls = np.flatnonzero(self.is_setup)
-        self._allocations = np.flatnonzero(self.is_allocation)
+
+    def mpi(self, threads: Collection[int]) -> Iterator[NamedSpans]:
+        """Yield when threads were in MPI and the like."""
+        yield spans_named(self.activity.mpi_calls, threads)
+        yield ranges_named(self._trace, self._process, names.MPI_RANGE, threads)
+
+    def setup(self, threads: Collection[int]) -> Iterator[NamedSpans]:
+        """Yield when threads set something up; captures of graphs have no name."""
+        calls = self._calls(self.is_setup, threads)
+        texts = {
+            key: name if names.SETUP_CALL.match(name) else _FIRST_LAUNCHES
+            for key, name in calls.names.items()
+        }
+        yield replace(calls, names=texts)
+        yield from map(self._captures, threads)
+        yield ranges_named(self._trace, self._process, names.SETUP_RANGE, threads)
+        yield spans_named(self.activity.library_calls, threads, names.SETUP_RANGE)
+        yield spans_named(self.activity.driver_work, threads, names.SETUP_WORK)
+        yield functions_named(self._trace, self._process, names.PYTHON_SETUP, threads)
+
+    def allocation(self, threads: Collection[int]) -> Iterator[NamedSpans]:
+        """Yield when threads allocated or freed memory."""
+        yield self._calls(self._allocates, threads)
+
+    def loading(self, threads: Collection[int]) -> Iterator[NamedSpans]:
+        """Yield when threads waited for data."""
+        yield ranges_named(self._trace, self._process, names.DATA_LOADING, threads)
+        yield functions_named(self._trace, self._process, names.PYTHON_LOADING, threads)
 
     def thread(self, thread: int) -> ThreadEvidence:
         """Return the evidence of a thread."""
         if thread not in self._threads:
-            self._threads[thread] = self._read(thread)
+            mpi, setup, allocation, loading = (
+                intervals.merge(*(spans.covered for spans in spans_of([thread])))
+                for spans_of in (self.mpi, self.setup, self.allocation, self.loading)
+            )
+            sleep = self._sleep(thread)
+            self._threads[thread] = ThreadEvidence(thread, mpi, setup, allocation, loading, sleep)
         return self._threads[thread]
 
-    def runs(self, threads: tuple[int, ...]) -> Runs:
-        """Return the runs of the markers of several threads together."""
-        for thread in threads:
-            if thread not in self._runs:
-                self._runs[thread] = runs_of_thread(self._ranges, self.calls, thread)
-        runs = [self._runs[thread] for thread in threads]
-        if len(runs) == 1:
-            return runs[0]
-        return runs_of(
-            np.concatenate([run.start_ns for run in runs]),
-            np.concatenate([run.end_ns for run in runs]),
+    def runs(self, threads: tuple[int, ...]) -> Intervals:
+        """Return the runs of the calls and ends of ranges of several threads together."""
+        rows = np.flatnonzero(self.calls.packed_thread.isin(threads))
+        all_ends = host_ranges(self._trace).ends
+        ends = [all_ends[thread] for thread in threads if thread in all_ends]
+        return joined_markers(
+            np.concatenate([self.calls.start_ns.take(rows), *(one.start_ns for one in ends)]),
+            np.concatenate([self.calls.ends(rows), *(one.end_ns for one in ends)]),
         )
 
-    def _read(self, thread: int) -> ThreadEvidence:
-        activity, code = self.activity, code_evidence(self._trace, self._process, thread)
-        sleep = sleep_of(activity, thread)
-        return ThreadEvidence(
-            thread=thread,
-            mpi=intervals.merge(
-                _spans(activity.mpi_calls, thread),
-                self._ranges.of_thread(self._process, thread, names.MPI_RANGE),
-            ),
-            setup=intervals.merge(
-                self._calls(self._setup_calls, thread),
-                self._captures(thread),
-                self._ranges.of_thread(self._process, thread, names.SETUP_RANGE),
-                _spans(activity.library_calls, thread, names.SETUP_RANGE),
-                _spans(activity.driver_work, thread, names.SETUP_WORK),
-                code.setup,
-            ),
-            allocation=self._calls(self._allocations, thread),
-            loading=intervals.merge(
-                self._ranges.of_thread(self._process, thread, names.DATA_LOADING), code.loading
-            ),
-            sleep=Sleep(
-                intervals.merge(sleep.asleep, code.sleep.asleep),
-                intervals.merge(
-                    sleep.awake,
-                    code.sleep.awake,
-                    self._ranges.of_thread(self._process, thread, names.HOST_WORK),
-                    silence_of(self._rank, thread),
-                ),
-            ),
+    def _sleep(self, thread: int) -> Sleep:
+        trace, process = self._trace, self._process
+        waits = functions_named(trace, process, names.PYTHON_SLEEP, [thread]).covered
+        works = intervals.subtract(code_of_threads(trace, process, [thread]), waits)
+        known = sleep_of(self.activity, thread)
+        awake = intervals.merge(
+            known.awake,
+            works,
+            ranges_named(trace, process, names.HOST_WORK, [thread]).covered,
+            silence_of(self._rank, thread),
         )
+        return Sleep(intervals.merge(known.asleep, waits), awake)
 
-    def _captures(self, thread: int) -> Intervals:
+    def _captures(self, thread: int) -> NamedSpans:
         begin, end = (
             chosen[self.calls.packed_thread.at(chosen) == thread] for chosen in self._captured
         )
         start, stop = np.sort(self.calls.start_ns[begin]), np.sort(self.calls.ends(end))
         place = np.searchsorted(stop, start)
         is_over = place < len(stop)
-        return intervals.union(start[is_over], stop[place[is_over]])
+        return NamedSpans(start[is_over], stop[place[is_over]], 0 * place[is_over], {0: ""})
 
-    def _calls(self, chosen: Int64, thread: int) -> Intervals:
-        chosen = chosen[self.calls.packed_thread.at(chosen) == thread]
-        return intervals.union(self.calls.start_ns[chosen], self.calls.ends(chosen))
+    def _calls(self, chosen: Mask, threads: Collection[int]) -> NamedSpans:
+        calls, rows = self.calls, np.flatnonzero(chosen)
+        rows = rows[is_in(calls.packed_thread.at(rows), [*threads])]
+        name = calls.packed_name.at(rows)
+        api_names = self._trace.api_names
+        texts = {key: api_names.get(key, "unnamed call") for key in distinct_values(name).tolist()}
+        return NamedSpans(calls.start_ns[rows], calls.ends(rows), name, texts)
 
 
 def host_evidence(rank: Rank) -> HostEvidence | None:
@@ -170,15 +185,6 @@ def calls_of_kind(rank: Rank, calls: ApiCalls, kind: ApiCallKind) -> Mask:
 
 def _evidence(rank: Rank) -> HostEvidence | None:
     return None if rank.calls is None else HostEvidence(rank, rank.calls)
-
-
-def _spans(spans: ThreadSpans, thread: int, matching: re.Pattern[str] | None = None) -> Intervals:
-    chosen = spans.thread == thread
-    if matching is not None:
-        matches = np.array([bool(matching.search(name)) for name in spans.names], np.bool_)
-        chosen &= matches[spans.name]
-    end = np.minimum(spans.end_ns[chosen], intervals.BEYOND_NS)
-    return intervals.union(spans.start_ns[chosen], end)
 
 
 def _long_first_launches(rank: Rank, calls: ApiCalls) -> Int64:

@@ -10,22 +10,19 @@ module makes no findings: analyses of the whole run do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.communication.messages import EXCHANGE, ONE_SIDED, ROOTED, messages
 from traceprof.host.host_code import innermost_code
-from traceprof.host.host_waits import MAX_STAGED_BYTES, SyncIdle
+from traceprof.host.host_waits import MAX_STAGED_BYTES
 from traceprof.host.idle_causes import IdleCause, IdleCauses, idle_causes, why_unknown
 from traceprof.host.rank_stalls import garbage_collection
-from traceprof.intervals import NO_NUMBERS, Int64, Mask
+from traceprof.intervals import Int64, Mask
 from traceprof.run.rank import CpuRank, Rank, Window
 from traceprof.run.windows import shown_window
-from traceprof.structs import Record
-from traceprof.trace.columns import PackedColumns, Rows, pack_all, unpack_all
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.communication_calls import (
     BARRIER,
@@ -102,7 +99,7 @@ class Arrivals(Rows, frozen=True):
     launch_ns: Int64  # int64[n], when that call returned, -1 if nothing was launched
     # int64[n, 11], `TIME_CATEGORIES` from the rank's first operation to its start
     cumulative_ns_at_start: Int64
-    spent_at_end_ns: Int64  # int64[n, 11], the same up to its end
+    spent_inside_ns: Int64  # int64[n, 11], the same from its start to its end
     kernels_at_start: Int64  # int64[n], compute kernels that had started when it started
     kernels_at_end: Int64  # int64[n], the same when it ended
     window_ns: int  # the length of the part that findings are about
@@ -121,80 +118,7 @@ class Arrivals(Rows, frozen=True):
 
     def unhidden_ns(self) -> Int64:
         """Return for how long each operation ran while the rank did not compute, int64[n]."""
-        computed = self.spent_at_end_ns[:, 0] - self.cumulative_ns_at_start[:, 0]
-        return self.end_ns - self.start_ns - computed
-
-
-_COLUMNS = (
-    "operation",
-    "bytes",
-    "communicator",
-    "group",
-    "stream",
-    "sequence",
-    "peer",
-    "root",
-    "peer_in_communicator",
-    "direction",
-    "world_size",
-)
-_AT_START_AND_END = {
-    "start_ns": "end_ns",
-    "called_ns": "launch_ns",
-    "kernels_at_start": "kernels_at_end",
-}
-_SINCE_START = ("blocked_ns",)
-"""Columns of ends, which differ little from the columns of starts."""
-
-
-class PackedArrivals(Record, frozen=True):
-    """The `Arrivals` of a rank in a fraction of the bytes, to keep and to send."""
-
-    others: Arrivals  # all but the columns
-    # `_names_of_columns`, then `TIME_CATEGORIES` at the start, and from start to end
-    data: PackedColumns
-
-    @classmethod
-    def of(cls, arrivals: Arrivals) -> PackedArrivals:
-        """Return arrivals packed."""
-        columns = [getattr(arrivals, name) for name in _COLUMNS]
-        for name, later in _AT_START_AND_END.items():
-            start = getattr(arrivals, name)
-            columns += [start, getattr(arrivals, later) - start]
-        columns += [getattr(arrivals, name) - arrivals.start_ns for name in _SINCE_START]
-        at_start = arrivals.cumulative_ns_at_start
-        between = arrivals.spent_at_end_ns - at_start
-        columns += [*at_start.T, *between.T]
-        nothing: dict[str, Any] = dict.fromkeys(_names_of_columns(), NO_NUMBERS)
-        return cls(
-            replace(
-                arrivals, cumulative_ns_at_start=NO_NUMBERS, spent_at_end_ns=NO_NUMBERS, **nothing
-            ),
-            pack_all(columns),
-        )
-
-    @property
-    def unpacked(self) -> Arrivals:
-        """The arrivals, unpacked anew at each use."""
-        values, names, num = unpack_all(self.data), _names_of_columns(), len(TIME_CATEGORIES)
-        columns: dict[str, Any] = dict(zip(names, values, strict=False))
-        for name, later in _AT_START_AND_END.items():
-            columns[later] += columns[name]
-        for name in _SINCE_START:
-            columns[name] += columns["start_ns"]
-        at_start, spent = (
-            np.stack(values[first : first + num], axis=1)
-            for first in (len(names), len(names) + num)
-        )
-        spent += at_start
-        return replace(
-            self.others, cumulative_ns_at_start=at_start, spent_at_end_ns=spent, **columns
-        )
-
-
-def _names_of_columns() -> list[str]:
-    pairs = (name for pair in _AT_START_AND_END.items() for name in pair)
-    return [*_COLUMNS, *pairs, *_SINCE_START]
+        return self.end_ns - self.start_ns - self.spent_inside_ns[:, 0]
 
 
 def run(rank: Rank, window: Window) -> Arrivals:
@@ -246,7 +170,7 @@ def run(rank: Rank, window: Window) -> Arrivals:
         called_ns=np.concatenate((sent.called_ns, unknown)),
         launch_ns=np.concatenate((sent.launch_ns, unknown)),
         cumulative_ns_at_start=spent[:num],
-        spent_at_end_ns=spent[num:],
+        spent_inside_ns=spent[num:] - spent[:num],
         kernels_at_start=num_kernels[:num],
         kernels_at_end=num_kernels[num:],
         window_ns=window.length_ns,
@@ -309,7 +233,7 @@ def _of_host(rank: CpuRank, window: Window) -> Arrivals:
         called_ns=unknown,
         launch_ns=unknown,
         cumulative_ns_at_start=spent[: len(start)],
-        spent_at_end_ns=spent[len(start) :],
+        spent_inside_ns=spent[len(start) :] - spent[: len(start)],
         kernels_at_start=none,
         kernels_at_end=none,
         window_ns=window.length_ns,
@@ -349,33 +273,17 @@ def _spent(rank: Rank, causes: IdleCauses | None, times: Int64) -> Int64:
     busy = intervals.covered_before(rank.busy, times)
     spent[:, 2] = busy - spent[:, 0] - spent[:, 1]
     if causes is not None:
-        sync = _waits_in_their_gaps(rank, causes)
         for cause, category in _CATEGORIES.items():
             idle = causes.of(cause)
-            if cause in causes.before_sync:
-                idle = intervals.subtract(causes.before_sync[cause], sync.covered)
             spent[:, TIME_CATEGORIES.index(category)] += intervals.covered_before(idle, times)
-        _add_waits(rank, causes, sync, times, spent)
+        _add_waits(rank, causes, times, spent)
     spent[:, -1] = times - rank.window.start_ns - spent.sum(axis=1)
     return spent
 
 
-def _waits_in_their_gaps(rank: Rank, causes: IdleCauses) -> SyncIdle:
-    """Idle time caused by host waits, in gaps that began before the wait returned.
-
-    At the end of a step all ranks wait. A rank whose wait was over when its gap began did something
-    in the gap that the other ranks did not do.
-    """
-    gaps, attributable, calls = causes.gaps.gaps, causes.attributable, rank.calls
-    if calls is None or not len(attributable.spans):
-        return causes.sync
-    gap = np.searchsorted(gaps.start_ns, attributable.spans.start_ns, side="right") - 1
-    returned = calls.ends(attributable.costs.call)
-    return attributable.attributed_in_gaps(gaps.start_ns[gap], gaps.end_ns[gap], returned)
-
-
-def _add_waits(rank: Rank, causes: IdleCauses, sync: SyncIdle, times: Int64, spent: Int64) -> None:
+def _add_waits(rank: Rank, causes: IdleCauses, times: Int64, spent: Int64) -> None:
     """Add the idle time attributed to waits: for large copies, and others."""
+    sync = causes.sync
     # A wait for a small copy, as in `loss.item()`, waits for the work before the copy.
     copies = rank.launched_by[1][rank.operations.copies.bytes > MAX_STAGED_BYTES]
     is_copy = is_in(causes.attributable.costs.call[sync.wait], copies[copies >= 0])

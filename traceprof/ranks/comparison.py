@@ -11,8 +11,7 @@ Theil and Sen's: the median of the slopes between pairs; P. K. Sen, J. Am. Stat.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,9 +24,8 @@ from traceprof.ranks.lateness import Lateness, lateness
 from traceprof.ranks.matching import Group, Unmatched, match, spread
 from traceprof.ranks.waits import (
     GroupWaits,
-    OperationKind,
     RankWaits,
-    Transfer,
+    Transfers,
     mpi_matrix,
     split_by_leaving,
     transfers,
@@ -61,26 +59,12 @@ _MIN_UNBUFFERED = 1 << 20  # bytes of a message whose sides end together: NCCL b
 class _Ends(NamedTuple):
     """Ends of a group's m operations on h machines, on clocks aligned by the sessions' starts."""
 
-    middle: Int64  # int64[m, h], the median of when the machine's members left
+    # int64[3, m, h], the median of when the machine's members left, when the last of them came,
+    # and when the first of them left
+    times: Int64
     apart: Int64  # int64[m, h], how far apart they left
-    latest: Int64  # int64[m, h], when the last of them came
-    first: Int64  # int64[m, h], when the first of them left
     column: dict[int, int]  # the column of each machine
     is_sure: bool  # whether more than the order tells that these are the same operations
-
-
-class _Times(NamedTuple):
-    """Times of one machine, int64[m] each: ends, last arrivals, first exits."""
-
-    end: Int64
-    latest: Int64
-    first: Int64
-
-
-class _Shared(Record, frozen=True):
-    reference: _Times  # their times on the clock that is known
-    measured: _Times  # their times on the clock to be measured
-    apart: Int64  # int64[m], how far apart the members on one machine left, on the worse machine
 
 
 def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Group]) -> Clocks:
@@ -147,21 +131,20 @@ def _ends_by_machine(
             continue
         end = together.times([member.end_ns + clocks.seeds_ns[member.report] for member in members])
         duration = together.times([member.end_ns - member.start_ns for member in members])
-        middle, apart, latest, first = [], [], [], []
+        times, apart = [], []
         connected = [min(first_of) if one in first_of else one for one in connected]
         for machine in column:
             indices = [index for index, other in enumerate(machine_of) if other == machine]
             left = end[:, indices]
-            middle.append(median_of(left, axis=1).astype(np.int64))
             # With a single member, only the time that it was inside limits when it left.
             alone = duration[:, indices].min(axis=1)
             apart.append(alone if len(indices) == 1 else left.max(axis=1) - left.min(axis=1))
             # A sender may leave before the receiver has come: the message may be buffered.
-            latest.append((left - duration[:, indices]).max(axis=1) - are_messages * _NO_BOUND_NS)
-            first.append(left.min(axis=1) + are_messages * _NO_BOUND_NS)
-        columns = [np.stack(times, axis=1) for times in (middle, apart, latest, first)]
+            latest = (left - duration[:, indices]).max(axis=1) - are_messages * _NO_BOUND_NS
+            first = left.min(axis=1) + are_messages * _NO_BOUND_NS
+            times.append(np.stack((median_of(left, axis=1).astype(np.int64), latest, first)))
         is_sure = group.source not in _UNSURE
-        ends.append(_Ends(columns[0], columns[1], columns[2], columns[3], column, is_sure))
+        ends.append(_Ends(np.stack(times, axis=2), np.stack(apart, axis=1), column, is_sure))
     return ends
 
 
@@ -172,38 +155,36 @@ def _messages(group: Group) -> Mask:
     return large if len(group.members) == 2 else large & False
 
 
-def _shared(ends: Sequence[_Ends], known: int, machine: int) -> _Shared:
+def _shared(ends: Sequence[_Ends], known: int, machine: int) -> tuple[Int64, Int64, Int64]:
+    """Times of shared operations on the known clock and on the other, int64[3, n], and `apart`."""
     shared = [
-        _Shared(
-            reference=_Times(*(times[:, column[known]] for times in (end, latest, first))),
-            measured=_Times(*(times[:, column[machine]] for times in (end, latest, first))),
-            apart=np.maximum(apart[:, column[known]], apart[:, column[machine]]),
+        (
+            one.times[..., one.column[known]],
+            one.times[..., one.column[machine]],
+            np.maximum(one.apart[:, one.column[known]], one.apart[:, one.column[machine]]),
         )
-        for end, apart, latest, first, column, _ in ends
-        if known in column and machine in column
+        for one in ends
+        if known in one.column and machine in one.column
     ]
     # Operations that were matched wrongly do not end together: groups with large residuals are left
     # out.
     residuals = [
-        spread((group.reference.end - group.measured.end).astype(np.float64)) for group in shared
+        spread((reference[0] - measured[0]).astype(np.float64)) for reference, measured, _ in shared
     ]
     limit = _MAX_TIMES_BEST * min(residuals) + ONE_MACHINE_NS
     groups = [group for group, residual in zip(shared, residuals, strict=True) if residual <= limit]
-    order = np.argsort(np.concatenate([group.reference.end for group in groups]), kind="stable")
-    reference, measured_times = (
-        _Times(*(np.concatenate(column)[order] for column in zip(*times, strict=True)))
-        for times in ([group.reference for group in groups], [group.measured for group in groups])
+    reference, measured, apart = (
+        np.concatenate(parts, axis=-1) for parts in zip(*groups, strict=True)
     )
-    apart = np.concatenate([group.apart for group in groups])[order]
-    return _Shared(reference, measured_times, apart)
+    order = np.argsort(reference[0], kind="stable")
+    return reference[:, order], measured[:, order], apart[order]
 
 
-def _fitted(host: str, shared: _Shared, known: MachineClock) -> MachineClock:
-    reference = _Times(*map(known.corrected, shared.reference))
-    measured = shared.measured
-    at = int(median_of(measured.end))
-    apart = (reference.end - measured.end).astype(np.float64)
-    since = (measured.end - at).astype(np.float64)
+def _fitted(host: str, shared: tuple[Int64, Int64, Int64], known: MachineClock) -> MachineClock:
+    reference, measured, members_apart = known.corrected(shared[0]), *shared[1:]
+    at = int(median_of(measured[0]))
+    apart = (reference[0] - measured[0]).astype(np.float64)
+    since = (measured[0] - at).astype(np.float64)
     drift = _slope(since, apart)
     residuals = apart - drift * since - median_of(apart - drift * since)
     unsure = _unsure_slope(since, residuals)
@@ -214,12 +195,12 @@ def _fitted(host: str, shared: _Shared, known: MachineClock) -> MachineClock:
     # One or two operations do not show how much ends vary: the spread on one machine does.
     residual = float(quantiles_of(distance, (_QUANTILE,))[0])
     if len(since) < 3:
-        residual = max(residual, float(median_of(shared.apart)))
+        residual = max(residual, float(median_of(members_apart)))
     # No member leaves before the last has come, on whatever machine: as request and reply bound
     # clocks in NTP (RFC 5905), so do they. Threads leave further apart than that, GPUs seldom do.
     slack = unsure * np.abs(since) + ONE_MACHINE_NS
-    low = float((reference.latest - measured.first - drift * since - slack).max())
-    high = float((reference.first - measured.latest - drift * since + slack).min())
+    low = float((reference[1] - measured[2] - drift * since - slack).max())
+    high = float((reference[2] - measured[1] - drift * since + slack).min())
     if low <= high:
         middle, offset = offset, min(max(offset, low), high)
         bound = max(high - offset, offset - low, abs(middle - offset))
@@ -254,7 +235,7 @@ def _slope(x: Float64, y: Float64) -> float:
     return slope if abs(slope) <= _MAX_DRIFT else 0.0
 
 
-class RankComparison(Record, frozen=True, dict=True):
+class RankComparison(Record, frozen=True):
     """The ranks of a run compared: matched operations, waits and lateness."""
 
     ranks: tuple[int, ...]  # the numbers of the ranks
@@ -263,7 +244,8 @@ class RankComparison(Record, frozen=True, dict=True):
     clocks: Clocks  # the clocks of the run
     waits: tuple[GroupWaits, ...]  # waits of ranks for each other, by group
     unmatched: tuple[Unmatched, ...]  # operations that were not matched, and why
-    transfers: dict[OperationKind, Transfer]  # times and rates once all ranks were there
+    # times and rates once all ranks were there, by rank, then by operation and communicator
+    transfers: Mapping[int, Transfers]
     lateness: tuple[Lateness, ...]  # the lateness of each rank that shares operations with others
     window_ns: int  # the median length of the windows of ranks with operations; 0 without any
     mpi_matrix_ns: Int64 | None = None  # int64[ranks, ranks], the part of `matrix_ns` in MPI
@@ -282,18 +264,6 @@ class RankComparison(Record, frozen=True, dict=True):
         of_member = [wait for wait in self.waits if member in wait.group.members]
         num_unknown = sum(int((wait.is_unknown & wait.is_inside).sum()) for wait in of_member)
         return 2 * num_unknown > sum(int(wait.is_inside.sum()) for wait in of_member)
-
-    def transfers_of(self, rank: int) -> dict[tuple[str, str | None], Transfer]:
-        """Return the transfers of a rank, by operation and communicator."""
-        return self._transfers_by_rank.get(rank, {})
-
-    @cached_property
-    def _transfers_by_rank(self) -> dict[int, dict[tuple[str, str | None], Transfer]]:
-        by_rank: dict[int, dict[tuple[str, str | None], Transfer]] = {}
-        for key, transfer in self.transfers.items():
-            of_rank = by_rank.setdefault(self.ranks[key.member], {})
-            of_rank[key.operation, key.communicator] = transfer
-        return by_rank
 
     def waits_of(self, rank: int) -> RankWaits:
         """Return how long a rank waited in each kernel or range matched on all of its ranks."""

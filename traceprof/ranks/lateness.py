@@ -165,18 +165,6 @@ class Cause(Record, frozen=True):
     via: tuple[int, ...]  # the ranks on the way, the late one first, without the root
 
 
-class _Excess(Record, frozen=True):
-    """Time that each of the r members of a group spent before an operation beyond the others.
-
-    It counts from the end of the operation at which the members were last together.
-    """
-
-    spent_ns: Int64  # int64[r, 11], time by `TIME_CATEGORIES` beyond the median of the others
-    kernels: Int64  # int64[r], the number of compute kernels that ran
-    kernels_of_others: Int64  # int64[r], the median of that number for the others
-    has_gpu: bool  # whether a member has a GPU
-
-
 class Causes:
     """The causes of late arrivals in a run, found on demand."""
 
@@ -186,7 +174,7 @@ class Causes:
         self._since = [_anchors(wait) for wait in waits]
         self._behind = [wait.behind_ns for wait in waits]
         self._columns = columns_of_members(waits, len(arrivals))
-        self._beyond: dict[tuple[int, int], _Excess] = {}
+        self._spent: dict[tuple[int, int], tuple[Int64, Int64]] = {}
 
     def of(self, number: int, row: int, column: int) -> Cause | None:
         """Why a member was late; None if the capture begins after the ranks were last together."""
@@ -216,41 +204,23 @@ class Causes:
 
     def _what(self, number: int, since: int, row: int, column: int) -> str:
         waits = self._waits[number]
-        late = int(waits.late_ns[row, column])
-        beyond = self._beyond.get((number, row))
-        if beyond is None:  # the same for each member that comes late to the operation
-            beyond = self._beyond[number, row] = self._beyond_others(waits, since, row)
+        members = [self._arrivals[member] for member in waits.group.members]
+        if (number, row) not in self._spent:  # the same for each member that comes late to it
+            self._spent[number, row] = _spent_between(members, waits.group.place[[since, row]])
+        own, others = (spent[:, column] for spent in self._spent[number, row])
         # Copying and waiting idle for a copy are one cause.
-        parts = dict(zip(TIME_CATEGORIES, beyond.spent_ns[column].tolist(), strict=True))
+        parts = dict(zip(TIME_CATEGORIES, (own - others).tolist(), strict=False))
         parts["blocking copy"] += parts.pop("copy")
         largest = max(parts, key=lambda name: parts[name])
-        if 2 * parts[largest] < late:
+        if 2 * parts[largest] < int(waits.late_ns[row, column]):
             return UNEXPLAINED
-        if not beyond.has_gpu:
+        if all(member.device is None for member in members):
             return _ON_HOSTS.get(largest, largest)
         if largest != "compute":
             return largest
-        others = int(beyond.kernels_of_others[column])
-        more = int(beyond.kernels[column]) - others
-        return SLOWER if abs(more) <= _FEW_MORE * max(others, 1) else MORE_WORK
-
-    def _beyond_others(self, waits: GroupWaits, since: int, row: int) -> _Excess:
-        members = [self._arrivals[member] for member in waits.group.members]
-        places = [*zip(members, *waits.group.place[[since, row]].tolist(), strict=True)]
-        spent = np.array(
-            [one.cumulative_ns_at_start[j] - one.spent_at_end_ns[i] for one, i, j in places]
-        )
-        kernels = np.array(
-            [one.kernels_at_start[j] - one.kernels_at_end[i] for one, i, j in places]
-        )
-        columns = np.concatenate([spent.T, kernels[np.newaxis]])
-        others = mean_of(*middle_of_others(columns))
-        return _Excess(
-            spent_ns=spent - others[:-1].T,
-            kernels=kernels,
-            kernels_of_others=others[-1],
-            has_gpu=any(member.device is not None for member in members),
-        )
+        num_kernels, of_others = int(own[-1]), int(others[-1])
+        is_same = abs(num_kernels - of_others) <= _FEW_MORE * max(of_others, 1)
+        return SLOWER if is_same else MORE_WORK
 
     def _upstream(
         self, number: int, row: int, column: int, since: int, via: tuple[int, ...]
@@ -286,6 +256,24 @@ class Causes:
         came = int(self._arrivals[member].start_ns[waits.group.place[row, column]])
         late = max(int(waits.late_ns[row, column]), 0)
         return Cause(member, UNEXPLAINED, late, came - late, came, via)
+
+
+def _spent_between(members: Sequence[Arrivals], places: Int64) -> tuple[Int64, Int64]:
+    """What each of r members spent between two operations, and the median of the others.
+
+    `places`: int64[2, r], both operations of each. The results are int64[12, r]: the time by
+    `TIME_CATEGORIES` from the end of the first to the start of the second, and compute kernels.
+    """
+    spent = [
+        [
+            *(of.cumulative_ns_at_start[last] - of.cumulative_ns_at_start[first])
+            - of.spent_inside_ns[first],
+            of.kernels_at_start[last] - of.kernels_at_end[first],
+        ]
+        for of, first, last in zip(members, *places.tolist(), strict=True)
+    ]
+    columns = np.array(spent, np.int64).T
+    return columns, mean_of(*middle_of_others(columns))
 
 
 def _anchors(waits: GroupWaits) -> Int64:

@@ -351,16 +351,8 @@ _SURE = 2.0  # standard errors, within which 95 % lie
 _OF_ALL_RANKS = ("AllGather", "ReduceScatter", "AlltoAll")
 
 
-class OperationKind(Record, frozen=True):
-    """The operations of one kind of one rank on one communicator."""
-
-    member: int  # index into the run's ranks
-    operation: str  # the operation's name
-    communicator: str | None  # the communicator's name, as in `analyses.collectives`
-
-
 class Transfer(Record, frozen=True):
-    """Waits, times and rates of the matched operations of an `OperationKind`."""
+    """Waits, times and rates of a rank's matched operations of one kind on one communicator."""
 
     num_matched: int  # the number of operations
     wait_ns: int | None  # the sum of this rank's waits; None if clocks leave most of them open
@@ -371,6 +363,10 @@ class Transfer(Record, frozen=True):
     latency_uncertainty_ns: int | None  # half of its interval of 95 %; None if it cannot be fitted
     rate_gb_per_s: float | None  # of the model, for the size that algorithm bandwidth counts
     scope: Scope | None  # whether all members are on one machine; None if that is unknown
+
+
+Transfers = dict[tuple[str, str | None], Transfer]
+"""By the operation's name and the communicator's, as in `analyses.collectives`."""
 
 
 class Fit(Record, frozen=True):
@@ -384,9 +380,10 @@ class Fit(Record, frozen=True):
 
 def transfers(
     waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals], machines: Sequence[str | None]
-) -> dict[OperationKind, Transfer]:
-    """Times and rates of operations with known waits by rank, kind, communicator."""
-    parts: dict[OperationKind, list[tuple[GroupWaits, int, Int64]]] = defaultdict(list)
+) -> dict[int, Transfers]:
+    """Times and rates of operations with known waits, by the number of the rank."""
+    parts: dict[tuple[int, str, str | None], list[tuple[GroupWaits, int, Int64]]]
+    parts = defaultdict(list)
     for wait in waits:
         inside = np.flatnonzero(wait.is_inside & wait.is_known)
         for kind in distinct_values(wait.group.operation[inside]).tolist():
@@ -394,9 +391,12 @@ def transfers(
             for column, member in enumerate(wait.group.members):
                 place = int(wait.group.place[chosen[0], column])
                 name = communicator_name(arrivals[member], place)
-                key = OperationKind(member, wait.group.operations[kind], name)
+                key = arrivals[member].rank, wait.group.operations[kind], name
                 parts[key].append((wait, column, chosen))
-    return {key: _transfer_of(key, of_key, arrivals, machines) for key, of_key in parts.items()}
+    by_rank: dict[int, Transfers] = defaultdict(dict)
+    for (rank, operation, communicator), of_key in parts.items():
+        by_rank[rank][operation, communicator] = _transfer_of(operation, of_key, arrivals, machines)
+    return by_rank
 
 
 def communicator_name(arrivals: Arrivals, index: int) -> str | None:
@@ -501,7 +501,7 @@ def _student(freedom: Float64) -> Float64:
 
 
 def _transfer_of(
-    key: OperationKind,
+    operation: str,
     parts: Sequence[tuple[GroupWaits, int, Int64]],
     arrivals: Sequence[Arrivals],
     machines: Sequence[str | None],
@@ -514,7 +514,7 @@ def _transfer_of(
             for waits, _, chosen in parts
         ]
     )
-    total, bus = counted_bytes(key.operation, size, num_ranks)
+    total, bus = counted_bytes(operation, size, num_ranks)
     fit = latency_and_rate(total, took, max(waits.clock_error_ns for waits, *_ in parts))
     reports = {arrivals[member].report for waits, *_ in parts for member in waits.group.members}
     hosts = {machines[report] for report in reports}

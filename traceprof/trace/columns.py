@@ -7,14 +7,16 @@ int64.
 
 from __future__ import annotations
 
+import math
 import pickle
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from traceprof.intervals import Int64, Mask
 from traceprof.structs import Record
@@ -199,9 +201,6 @@ class Column:
         return np.arange(int(self._kept.max()) + 1 if len(self) else 0) + self._base
 
 
-PackedColumns = tuple[Column, ...] | bytes
-
-
 def pack(values: Int64) -> Column:
     """Pack a column, int64[n]."""
     if len(values) == 0:
@@ -236,20 +235,48 @@ def pack_ahead(ids: Int64) -> Column:
     return Column(kept, 0, blocks)
 
 
-def pack_all(columns: Iterable[Int64]) -> PackedColumns:
-    """Pack columns, int64[n] each; small ones are compressed: there may be thousands of reports."""
-    packed = tuple(map(pack, columns))
-    num_bytes = sum(column.nbytes for column in packed)
-    if not _MIN_COMPRESSED_BYTES <= num_bytes <= _MAX_COMPRESSED_BYTES:
-        return packed
-    return zlib.compress(pickle.dumps(packed, 5), 1)
+T = TypeVar("T", bound=Record)
 
 
-def unpack_all(packed: PackedColumns) -> list[Int64]:
-    """Return packed columns, int64[n] each, anew at each use."""
-    if isinstance(packed, bytes):
-        return unpack_all(pickle.loads(zlib.decompress(packed)))  # noqa: S301  (our own)
-    return [column.values for column in packed]
+class Packed(Record, Generic[T], frozen=True):
+    """A record in a fraction of the bytes, to keep and to send: its arrays of integers are packed.
+
+    Small ones are compressed: there may be thousands of reports.
+    """
+
+    others: T  # the other fields, and arrays of the same types and shapes without rows
+    data: tuple[Column, ...] | bytes
+
+    @classmethod
+    def of(cls, record: T) -> Packed[T]:
+        """Pack a record."""
+        fields = {name: getattr(record, name) for name in record.__struct_fields__}
+        arrays = {name: of for name, of in fields.items() if isinstance(of, np.ndarray)}
+        columns = [column for array in arrays.values() for column in np.atleast_2d(array.T)]
+        packed = tuple(pack(column.astype(np.int64)) for column in columns)
+        num_bytes = sum(column.nbytes for column in packed)
+        is_small = _MIN_COMPRESSED_BYTES <= num_bytes <= _MAX_COMPRESSED_BYTES
+        nothing = {name: array[:0].copy() for name, array in arrays.items()}
+        return cls(
+            replace(record, **nothing),
+            zlib.compress(pickle.dumps(packed, 5), 1) if is_small else packed,
+        )
+
+    @property
+    def unpacked(self) -> T:
+        """The record, unpacked anew at each use."""
+        data = self.data
+        if isinstance(data, bytes):
+            data = pickle.loads(zlib.decompress(data))  # noqa: S301  (our own)
+        columns = (column.values for column in data)
+        arrays = {}
+        for name in self.others.__struct_fields__:
+            array = getattr(self.others, name)
+            if isinstance(array, np.ndarray):
+                shape = array.shape[1:]
+                rows = np.stack([*islice(columns, math.prod(shape))], axis=-1)
+                arrays[name] = rows.reshape(-1, *shape).astype(array.dtype)
+        return replace(self.others, **arrays)
 
 
 class ColumnBuilder:

@@ -186,7 +186,7 @@ def refined(
     operations = replace(result.operations, waiting=waiting)
     moving = operations.by_reason()[Reason.WAITING + 1 :].sum(axis=0)
     costliest = reasons.costliest(operations.kind, moving)
-    transfers = ranks.transfers_of(result.rank)
+    transfers = ranks.transfers.get(result.rank, {})
     rate = reasons.link_rate(costliest, transfers, result.peaks_gb_per_s)
     metrics = structs.replace(
         result.metrics,

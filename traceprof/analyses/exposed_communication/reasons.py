@@ -10,7 +10,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses import remedies as shared
 from traceprof.analyses.links import link_findings
-from traceprof.communication.exposure import Exposure, PackedExposure, Reason, exposure
+from traceprof.communication.exposure import Exposure, Reason, exposure
 from traceprof.communication.messages import (
     LARGE_BYTES,
     Names,
@@ -25,7 +25,7 @@ from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.ranks.waits import RankWaits, Transfer
 from traceprof.run.rank import Rank, Window
 from traceprof.structs import Record
-from traceprof.trace.columns import Column, pack
+from traceprof.trace.columns import Column, Packed, pack
 from traceprof.trace.grouping import sums
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.parts import HowToCollect, Part
@@ -77,7 +77,7 @@ class LinkRate(Record, frozen=True):
 class ExposedOperations(Record, frozen=True):
     """The n operations that are exposed at least in part, by start, and the reasons."""
 
-    packed: PackedExposure  # the operations
+    packed: Packed[Exposure]  # the operations
     kind: Names  # what each does
     name: Names  # what each is called
     input: Names  # what its input came from
@@ -195,7 +195,7 @@ def exposed_operations(rank: Rank, window: Window) -> ExposedOperations:
     kind = np.full(len(exposed), len(sent.operations), np.int64)
     kind[is_kernel] = sent.operation[exposed.kernel[is_kernel]]
     return ExposedOperations(
-        packed=PackedExposure.of(exposed),
+        packed=Packed.of(exposed),
         kind=Names(pack(kind), (*sent.operations, PEER_COPY)),
         name=operation_names(rank, neighbours.itself),
         input=operation_names(rank, neighbours.input),
