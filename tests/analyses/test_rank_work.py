@@ -131,6 +131,18 @@ def test_one_kernel_of_forty_that_is_slower_on_one_rank_is_named(num_ranks: int)
     assert excess.own_ns > excess.most_ns
 
 
+@pytest.mark.parametrize(("others", "name"), [(1.0, "d"), (1.1, None)])
+def test_a_kernel_that_makes_all_of_an_excess_is_named(others: float, name: str | None) -> None:
+    """Where others of the rank take longer, too, its GPU is slower."""
+    ranks = noisy(np.random.default_rng(4), 4, 12, ALL, 1)
+    lengths = ranks[0].length_ns.values.reshape(12, ALL)
+    factors = np.ones((4, 12, ALL))
+    factors[1] *= others
+    factors[1][:, 3] = 1 + 0.3 * lengths.sum() / lengths[:, 3].sum()
+    (excess,) = work(slowed(ranks, factors)).excesses
+    assert (excess.member, excess.is_constant, excess.name) == (1, True, name)
+
+
 @pytest.mark.parametrize("num_parts", [1, 4])
 @pytest.mark.parametrize("num_steps", [1, 2, 5, 12])
 @pytest.mark.parametrize("num_ranks", [2, 5, 16])

@@ -1,5 +1,6 @@
 """Uneven kernels: planted ones, none in equal ranks, and what makes them uneven."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -7,17 +8,23 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from sample_traces.simulator import kernels
+from sample_traces.simulator.event_model.actions import Communicator
 from sample_traces.simulator.event_model.answers import Ranks
+from sample_traces.simulator.event_model.program_writer import Host
 from sample_traces.simulator.scenarios import ranks
+from sample_traces.simulator.scenarios.setup import Setup
+from sample_traces.simulator.scenarios.training import programs
 from tests.support.changes import recorded
 from tests.support.selection import known, long_after
-from tests.support.traces import SAMPLE_FOLDER, closed_analysis
+from tests.support.traces import SAMPLE_FOLDER, closed_analysis, result_of
 from traceprof.analyses import uneven_kernels
 from traceprof.analyses.uneven_kernels import (
     ADVICE,
     CHANGING,
     CLOCK,
     HARDWARE,
+    ONE_KERNEL,
     UNKNOWN,
     WORK,
     UnevenKernelsMetrics,
@@ -25,6 +32,7 @@ from traceprof.analyses.uneven_kernels import (
     because,
     cause_of,
 )
+from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.findings import Finding, NotApplicable
 from traceprof.units import duration, percent
 
@@ -74,6 +82,26 @@ def test_planted_excess(kind: str, num_ranks: int, tmp_path: Path) -> None:
         assert finding.advice == ADVICE[CHANGING]
 
 
+def test_one_kernel_that_is_slower_on_a_rank(tmp_path: Path) -> None:
+    """No clock makes one kernel slower and leaves the others."""
+    world = Communicator(0x5EED_0000_0000_0001, "0", (0, 1, 2, 3))
+
+    def step(host: Host) -> None:
+        usual = kernels.ATTENTION_BACKWARD
+        times = 1.5 if host.process == 1 else 1.0
+        attention = dataclasses.replace(usual, duration_ns=round(times * usual.duration_ns))
+        host.operator(host.compute, "aten::mm", *kernels.FORWARD * 3, attention)
+        host.collective("all_reduce", world, host.nccl, 4 << 20, after=host.compute)
+        host.follow(host.compute, host.nccl)
+
+    hosts = programs(np.random.default_rng(3), 8, step, processes=world.processes)
+    result = result_of(recorded(Setup(hosts, lambda _: []), tmp_path / "run.sqlite"))
+    (finding,) = [one for one in result.findings if one.id == ID]
+    assert finding.advice == ADVICE[ONE_KERNEL]
+    said = known(three_lines(result))
+    assert "seqk_parallel_kernel takes 1.49 times as long on rank 1 as on its peers" in said.problem
+
+
 @pytest.mark.parametrize("num_ranks", long_after(1, [2, 4, 8]))
 def test_equal_ranks_are_silent(num_ranks: int, tmp_path: Path) -> None:
     setup = ranks.equal_ranks(np.random.default_rng(num_ranks), num_ranks)
@@ -97,8 +125,7 @@ def metrics(**changes: Any) -> UnevenKernelsMetrics:
         "excess_ns": MS, "rank": 1, "num_kernels": 8, "is_constant": True, "category": "matmul",
         "category_fraction": 0.9, "slower": 1.1, "share_longest": 1.0, "others_wait_ns": MS,
         "compute_ns": 2 * MS, "least_ns": MS, "most_ns": MS, "num_peers": 3, "num_in_group": 4,
-        "stage": None,
-        "clock": None, "work": None, "coverage": 1.0,
+        "stage": None, "clock": None, "work": None, "kernel": None, "coverage": 1.0,
     }  # fmt: skip
     return UnevenKernelsMetrics(**values | changes)
 
@@ -110,6 +137,7 @@ def metrics(**changes: Any) -> UnevenKernelsMetrics:
         ({"clock": 1.0, "work": 1.0}, HARDWARE, "with as many thread blocks at the same clock"),
         ({}, HARDWARE, "throttled, shared, or another kind of board"),
         ({"work": 1.5, "clock": 0.9}, WORK, "1.50 × the thread blocks of the others"),
+        ({"kernel": "flash", "clock": 0.9}, ONE_KERNEL, "its other kernels take as long as theirs"),
         ({"is_constant": False}, CHANGING, "sequences or experts"),
         ({"is_constant": None}, UNKNOWN, "too few steps"),
         ({"is_constant": None, "work": 1.5}, WORK, "1.50 × the thread blocks of the others"),

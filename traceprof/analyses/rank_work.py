@@ -62,6 +62,9 @@ _TOGETHER = 0.1  # how far apart ranks leave operations that they come to, at mo
 _FAR_MORE = 2  # times the median of the waiting that ranks make
 _MAX_PARTS = 256  # of a step: neighbours of more are taken together
 _FEW = 6  # ranks of which none is further off by chance
+SAME_BLOCKS = 1.02
+"""Times the others' thread blocks: more are a reason to take longer."""
+_ONE_KERNEL = 0.9  # of an excess: what one kernel makes where no other one is slower
 _ALWAYS = 0.9  # of the parts in which one rank is the longest: it may be the same one always
 NUM_FOLDS = 4
 """Groups of the kernels of a part: three say which rank is the longest, one what it takes."""
@@ -540,7 +543,7 @@ def _peers(
 def _excesses(own: _Table, outliers: Mask) -> Iterator[Excess]:
     """Yield what is uneven among peers: constant excess, else changing, else of one kernel."""
     changing = _changing(own)
-    constant = [_of_rank(own, column, own.total_ns) for column in np.flatnonzero(outliers).tolist()]
+    constant = [_constant(own, column) for column in np.flatnonzero(outliers).tolist()]
     most = max((excess.excess_ns for excess in constant), default=0.0)
     if constant and (changing is None or most >= _MOSTLY * changing.excess_ns):
         yield from constant
@@ -548,6 +551,18 @@ def _excesses(own: _Table, outliers: Mask) -> Iterator[Excess]:
         yield changing
     else:
         yield from _of_kernels(own)
+
+
+def _constant(own: _Table, column: int) -> Excess:
+    """Return the excess of a rank: of one kernel where its others take as long as the peers'."""
+    whole = _of_rank(own, column, own.total_ns)
+    of_name = own.names_ns.mean(axis=0)
+    beyond = of_name[:, column] - np.delete(of_name, column, axis=1).mean(axis=1)
+    index = int(beyond.argmax()) if len(beyond) else 0
+    is_most = len(beyond) and beyond[index] >= _ONE_KERNEL * whole.own_ns * (1 - 1 / whole.slower)
+    if not is_most or of_name[index, column] > _MOSTLY * whole.own_ns or whole.work > SAME_BLOCKS:
+        return whole
+    return _of_rank(own, column, own.names_ns[:, index], index)
 
 
 def _of_rank(own: _Table, column: int, length_ns: Float64, name: int | None = None) -> Excess:

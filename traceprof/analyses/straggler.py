@@ -29,8 +29,9 @@ def details(measured: MeasuredRun, rank: int, cause: str, lateness_ns: int) -> s
     if cause in {lateness.SLOWER, lateness.MORE_WORK}:
         metrics = uneven_kernels.run(measured).metrics
         if metrics is not None and metrics.is_constant and metrics.rank == rank:
-            longer = percent(metrics.slower - 1)
-            return f"{longer} longer than its peers, {uneven_kernels.because(metrics)}"
+            longer = f"{percent(metrics.slower - 1)} longer than its peers"
+            one = "" if metrics.kernel is None else "one kernel "
+            return f"{one}{longer}, {uneven_kernels.because(metrics)}"
     if cause == lateness.SLOWER_COMPUTE:
         return _longer_code(measured, rank, lateness_ns)
     return ""

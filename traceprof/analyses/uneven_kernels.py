@@ -11,7 +11,7 @@ from traceprof import findings as f
 from traceprof.analyses import rank_work
 from traceprof.analyses.kernels.placed_kernels import PlacedKernels, shared_steps
 from traceprof.analyses.measurements import MeasuredRun
-from traceprof.analyses.rank_work import Excess, RunWork
+from traceprof.analyses.rank_work import SAME_BLOCKS, Excess, RunWork
 from traceprof.analyses.remedies import CLOCK_LIMITS, OTHER_NODE, OTHERS_ON_GPU
 from traceprof.errors import one_line
 from traceprof.intervals import Float64
@@ -21,9 +21,10 @@ from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent
 
-CLOCK, WORK, HARDWARE, CHANGING, UNKNOWN = (
+CLOCK, WORK, ONE_KERNEL, HARDWARE, CHANGING, UNKNOWN = (
     "a lower clock",
     "more work",
+    "one kernel",
     "the hardware",
     "changing work",
     "too few steps",
@@ -51,6 +52,7 @@ _SEE = (
 ADVICE: dict[str, tuple[str, ...]] = {
     CLOCK: (CLOCK_LIMITS,),
     WORK: (_PARTITION, _SEE),
+    ONE_KERNEL: (_SEE, _SEQUENCES, OTHER_NODE),
     HARDWARE: (CLOCK_LIMITS, _SAMPLE, OTHERS_ON_GPU, OTHER_NODE),
     CHANGING: (_SEQUENCES, _EXPERTS, _SEE),
     UNKNOWN: (CLOCK_LIMITS, _SEQUENCES, _EXPERTS),
@@ -71,8 +73,6 @@ MAX_KERNEL = 60
 """Characters of a kernel's name in a title."""
 MIN_LOWER_CLOCK = 0.01
 """The share by which a clock must be lower than the others' to be a reason."""
-MIN_MORE_WORK = 0.02
-"""The share by which thread blocks must be more than the others' to be a reason."""
 
 
 class UnevenKernelsMetrics(f.Metrics):
@@ -137,6 +137,7 @@ class UnevenKernelsMetrics(f.Metrics):
         " unknown), as a multiple of its peers' mean: 1 where all do the same work; null where"
         " another rank is the slowest each time, and of one kernel",
     ]
+    kernel: Annotated[str | None, "the only kernel that is uneven; null where all kernels count"]
     coverage: Annotated[f.Fraction, "1: all kernels of the compared steps are counted"]
 
 
@@ -159,7 +160,6 @@ class UnevenRank(Record, frozen=True):
     step_ns: float  # the excess in the mean step
     window_ns: int  # the length of what is judged, on the rank
     evidence: tuple[f.Evidence, ...]  # the steps in which the rank was furthest beyond the others
-    kernel: str | None = None  # the only kernel that is uneven
 
 
 class UnevenKernelsResult(Record, frozen=True):
@@ -212,10 +212,11 @@ def _uneven_rank(measured: MeasuredRun, work: RunWork, excess: Excess) -> Uneven
         stage=work.ranks[excess.member].stage,
         clock=_clock(measured.placed, excess.member, peers),
         work=excess.work if excess.is_constant is not False and excess.name is None else None,
+        kernel=excess.name,
         coverage=1.0,
     )
     evidence = _evidence(measured, excess.member, excess.by_step_ns)
-    return UnevenRank(rank.rank, metrics, excess.excess_ns, rank.window_ns, evidence, excess.name)
+    return UnevenRank(rank.rank, metrics, excess.excess_ns, rank.window_ns, evidence)
 
 
 def findings(result: UnevenKernelsResult) -> list[f.Finding | f.NotApplicable]:
@@ -247,8 +248,10 @@ def cause_of(metrics: UnevenKernelsMetrics) -> str:
     """Return what makes kernels uneven, as far as the reports show it."""
     if metrics.is_constant is False:
         return CHANGING
-    if (metrics.work or 1.0) > 1 + MIN_MORE_WORK:
+    if (metrics.work or 1.0) > SAME_BLOCKS:
         return WORK
+    if metrics.kernel is not None:
+        return ONE_KERNEL
     if metrics.clock is not None and metrics.clock < 1 - MIN_LOWER_CLOCK:
         return CLOCK
     return HARDWARE if metrics.is_constant else UNKNOWN
@@ -261,6 +264,8 @@ def because(metrics: UnevenKernelsMetrics) -> str:
         return f"the clock of its GPU is {percent(1 - (metrics.clock or 1.0))} lower"
     if cause == WORK:
         return f"it has more work: {metrics.work:.2f} × the thread blocks of the others"
+    if cause == ONE_KERNEL:
+        return "its other kernels take as long as theirs: see what this one works on"
     if cause == HARDWARE:
         same = "with as many thread blocks" if metrics.work is not None else ""
         clock = "at the same clock" if metrics.clock is not None else ""
@@ -332,8 +337,8 @@ def _title(rank: UnevenRank) -> str:
         )
     what = (
         "It computes"
-        if rank.kernel is None
-        else f"The kernel {one_line(rank.kernel, MAX_KERNEL)} takes"
+        if metrics.kernel is None
+        else f"The kernel {one_line(metrics.kernel, MAX_KERNEL)} takes"
     )
     return (
         f"{what} {duration(metrics.compute_ns or 0)} in a step, where its {they_take}:"
@@ -353,5 +358,5 @@ PAGE = {
     "min_errors": f"{rank_work.MIN_STANDARD_ERRORS:.0f}",
     "takes_turns": percent(rank_work.TAKES_TURNS),
     "min_lower_clock": percent(MIN_LOWER_CLOCK),
-    "min_more_work": percent(MIN_MORE_WORK),
+    "min_more_work": percent(SAME_BLOCKS - 1),
 }

@@ -417,6 +417,7 @@ _SENTENCES = {
     "straggler": "Every rank waits for rank {rank}, which arrives last: {cost}.",
     "uneven-kernels": "Rank {rank} computes longer than its peers: {cost}.",
     "slower": "Rank {rank} computes {slower} times as long as its {peers}.",
+    "slower-kernel": "{kernel} takes {slower} times as long on rank {rank} as on its {peers}.",
     "changing": "Ranks compute unequally long, another one longest each time: {cost}.",
     "longest-stage": "Stage {stage} of the pipeline computes longest; the others wait: {cost}.",
     "unfused": "{unfused}, and other unfused kernels, cost {cost}.",
@@ -436,7 +437,7 @@ def _problem(finding: Finding, analysis: RunResult, kind: str) -> str:
         form = "changing"
     peers = _peers(finding) if form == "uneven-kernels" else None
     if peers is not None:  # the cost is only what lies beyond the mean of all ranks
-        form = "slower"
+        form = "slower-kernel" if finding.metrics.get("kernel") else "slower"
     if finding.id == "gpu-idle" and cause == "host_code" and "unified memory" in finding.title:
         cause = "pages"
     stage = finding.metrics.get("longest_stage")
@@ -452,6 +453,7 @@ def _problem(finding: Finding, analysis: RunResult, kind: str) -> str:
         stage=stage,
         ranks=counted(int(finding.metrics.get("num_ranks") or 1), "rank"),
         peers=peers,
+        kernel=one_line(str(finding.metrics.get("kernel")), _MAX_PLACE),
         slower=f"{finding.metrics.get('slower') or 0:.2f}",
         idle=_IDLE.get(cause, _IDLE["unknown"]),
         exposed=_exposed(finding, cause),
