@@ -30,18 +30,11 @@ from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.special_values import UNKNOWN
 
 
-class ComputeAfter(Record, frozen=True):
-    """The next compute after some times, int64[n] each; -1 if there is none."""
-
-    index: Int64  # into all operations of the rank, its groups joined
-    stream: Int64  # the stream on which it ran
-    launch_ns: Int64  # when the call that launched it returned, -1 if that is not in the capture
-
-
-def compute_after(rank: Rank, times_ns: Int64, stream: Int64) -> ComputeAfter:
-    """Return the compute that starts first at or after each time.
+def compute_after(rank: Rank, times_ns: Int64, stream: Int64) -> Int64:
+    """Return the compute that starts first at or after each time, int64[n], -1 for none.
 
     Of several that start together it is one on the given stream, else the one that ends first.
+    Indices are into all operations of the rank, its groups joined.
     """
     kernels, graphs = rank.operations.kernels, rank.operations.graphs
     chosen = np.flatnonzero(~rank.is_communication_kernel)
@@ -67,8 +60,7 @@ def compute_after(rank: Rank, times_ns: Int64, stream: Int64) -> ComputeAfter:
         on_stream = np.flatnonzero(rank.operations.streams_of(chosen[place]) == stream[at][which])
         which, first_one = np.unique(which[on_stream], return_index=True)
         operations[at[which]] = chosen[place[on_stream[first_one]]]
-    stream = rank.operations.streams_of(operations)
-    return ComputeAfter(operations, stream, _launched(rank, operations))
+    return operations
 
 
 def _launched(rank: Rank, index: Int64) -> Int64:
@@ -288,9 +280,7 @@ def exposure(rank: Rank, window: Window) -> tuple[Exposure, Neighbours]:
         is_judged=is_judged,
         has_events=ready.has_events,
     )
-    return exposed_operations, Neighbours(
-        ready.index[operations], ready.input[operations], after.index
-    )
+    return exposed_operations, Neighbours(ready.index[operations], ready.input[operations], after)
 
 
 def _owned(start_ns: Int64, end_ns: Int64, window: Window) -> tuple[Int64, Int64]:
@@ -344,18 +334,12 @@ def _idle_compute(rank: Rank, ready: Readiness, first: Int64) -> Int64:
 
 
 def _reasons(
-    rank: Rank,
-    ready: Readiness,
-    operations: Int64,
-    line: Int64,
-    after: ComputeAfter,
-    *,
-    is_judged: bool,
+    rank: Rank, ready: Readiness, operations: Int64, line: Int64, after: Int64, *, is_judged: bool
 ) -> tuple[Int64, Int64, Int64]:
     """Return upper bounds on what late launches and queues explain, and the reason of the rest.
 
     `operations`: int64[n], indices into `ready`. `line`: int64[n], the first of its
-    back-to-back run.
+    back-to-back run. `after`: int64[n], the next compute.
     """
     launch, end = ready.launch_ns[operations], ready.end_ns[operations]
     has_launch = (launch != UNKNOWN) & is_judged
@@ -376,9 +360,9 @@ def _reasons(
         Reason.LATE_INPUT
     )
     rest[needed_at_once(rank, ready, operations)] = Reason.NEEDED_AT_ONCE
-    rest[(after.index >= 0) & (after.stream == ready.stream[operations])] = Reason.SAME_STREAM
-    is_late = (after.launch_ns != UNKNOWN) & (after.launch_ns > end)
-    rest[is_late] = Reason.LATE_LAUNCH
+    of_same = rank.operations.streams_of(after) == ready.stream[operations]
+    rest[(after >= 0) & of_same] = Reason.SAME_STREAM
+    rest[_launched(rank, after) > end] = Reason.LATE_LAUNCH
     rest[~has_launch] = Reason.UNKNOWN
     queued[rest == Reason.LATE_LAUNCH] = 0
     return late, queued, rest

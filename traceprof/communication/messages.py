@@ -8,7 +8,7 @@ kernel belongs to, only what all these calls agree on is known.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
 import numpy as np
@@ -40,6 +40,11 @@ SENDS, RECEIVES = 1, 2
 _COMPOSED = ("AlltoAll", "Gather", "Scatter")
 EXCHANGES = (*BETWEEN_TWO, *_COMPOSED)
 """Operations that NCCL makes of sends and receives: their kernels have one name."""
+
+
+def are_one_of(operation: Int64, operations: Sequence[str], names: Sequence[str]) -> Mask:
+    """Return which operations (indices into `operations`) have one of these names, bool[n]."""
+    return is_in(operation, [operations.index(name) for name in names if name in operations])
 
 
 class Messages(Rows, frozen=True):

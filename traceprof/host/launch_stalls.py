@@ -15,7 +15,7 @@ delays while the GPU is busy costs nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -64,8 +64,7 @@ class LaunchQueue(Record, frozen=True, eq=False):
     launches: Launches  # n launches, in the order of their calls' starts
     streams: tuple[tuple[int, int], ...]  # (device, stream) pairs
     operations: tuple[Operations, ...]  # the operations of the process
-    cache: Cache = field(default_factory=Cache)  # values derived from these, kept
-    times: Cache = field(default_factory=Cache)  # values derived from these, freed by `release`
+    cache: Cache = field(default_factory=Cache)  # values derived from these
 
     @property
     def end_ns(self) -> Int64:
@@ -77,12 +76,12 @@ class LaunchQueue(Record, frozen=True, eq=False):
     @property
     def called_ns(self) -> Int64:
         """The time of each launch's call; -BEYOND_NS before the capture, int64[n]."""
-        return self.times.get(_called, self)
+        return np.append(self.calls.start_ns, -BEYOND_NS)[self.launches.call]
 
     @property
     def returned_ns(self) -> Int64:
         """The time at which each call returned; -BEYOND_NS before the capture, int64[n]."""
-        return self.times.get(_returned, self)
+        return np.append(self.calls.end_ns, -BEYOND_NS)[self.launches.call]
 
     @property
     def enter_ns(self) -> Int64:
@@ -119,7 +118,7 @@ class LaunchQueue(Record, frozen=True, eq=False):
             return max(deepest, self._num_before)
         return deepest
 
-    @derived
+    @property
     def _num_before(self) -> int:
         """The number of launches from before the capture: their calls were not recorded."""
         return int(np.count_nonzero(self.launches.call < 0))
@@ -134,7 +133,6 @@ class LaunchQueue(Record, frozen=True, eq=False):
         np.minimum(self.returned_ns, self.launches.start_ns, out=entered)
         np.maximum(entered, self.called_ns, out=entered)
         np.maximum(self.launches.end_ns, entered, out=left)
-        self.release()  # sorting takes as much again
         if self._num_before or left.max(initial=0) >= BEYOND_NS:
             num_entered -= self._num_before
             changes = np.concatenate((entered[entered > -BEYOND_NS], left[left < BEYOND_NS]))
@@ -162,7 +160,7 @@ class LaunchQueue(Record, frozen=True, eq=False):
     @property
     def depth(self) -> Int64:
         """The number of the process's pending launches when each launch was called, int64[n]."""
-        return self.times.get(LaunchQueue.depth_within, self)
+        return self.depth_within()
 
     def depth_within(self, chosen: Int64 | slice = slice(None)) -> Int64:
         """Return how many of m chosen launches were pending when each was called, int64[m]."""
@@ -173,34 +171,11 @@ class LaunchQueue(Record, frozen=True, eq=False):
         called = self.called_ns[chosen]
         return np.searchsorted(entered, called) - np.searchsorted(left, called, "right")
 
-    def release(self) -> None:
-        """Free the derived times; they are made again when they are needed."""
-        self.times.release()
-
     @derived
     def device(self) -> Int64:
         """The device that each launch was for, -1 if it was not recorded, int64[n]."""
         devices = np.array([*(device for device, _ in self.streams), -1], np.int64)
         return devices[self.launches.stream]
-
-
-def _called(queue: LaunchQueue) -> Int64:
-    return _times_of_calls(queue.launches, queue.calls, queue.calls.start_ns.__getitem__)
-
-
-def _returned(queue: LaunchQueue) -> Int64:
-    return _times_of_calls(queue.launches, queue.calls, queue.calls.ends)
-
-
-def _times_of_calls(
-    launches: Launches, calls: ApiCalls, time_of: Callable[[Int64], Int64]
-) -> Int64:
-    call = launches.call
-    if len(calls) == 0:
-        return np.full(len(call), -BEYOND_NS)
-    times = time_of(call)  # the index -1 takes the last
-    times[call < 0] = -BEYOND_NS
-    return times
 
 
 def launch_queue(rank: Rank) -> LaunchQueue:
@@ -209,11 +184,9 @@ def launch_queue(rank: Rank) -> LaunchQueue:
 
 
 def release_queue(rank: Rank) -> None:
-    """Free the launch queue of a rank's process, or what is derived if others share it."""
+    """Free the launch queue of a rank's process, if no other rank shares it."""
     if rank.num_devices == 1:
         rank.process_cache.release(_build)
-    else:
-        launch_queue(rank).release()
 
 
 def _build(rank: Rank) -> LaunchQueue:
@@ -225,7 +198,7 @@ def _build(rank: Rank) -> LaunchQueue:
     unrecorded = _unrecorded(launches, calls)
     if len(unrecorded.call):
         launches = _joined([launches, unrecorded])
-    order = np.argsort(_times_of_calls(launches, calls, calls.start_ns.__getitem__), kind="stable")
+    order = np.argsort(np.append(calls.start_ns, -BEYOND_NS)[launches.call], kind="stable")
     return LaunchQueue(calls, launches.at(order), streams, operations)
 
 

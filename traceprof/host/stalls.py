@@ -20,7 +20,7 @@ None of these is a stall:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -280,16 +280,26 @@ def _by_own_kind(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -
     assert evidence is not None  # noqa: S101  (there are calls)
     call = events.call[rows]
     excluded = (call >= 0) & calls_named(rank, calls, waits_for_gpu)[call]
-    for thread in distinct_values(events.thread[rows]).tolist():
-        known = evidence.thread(thread)
-        spans = intervals.merge(known.setup, known.allocation, known.loading, known.mpi)
-        start, end = events.start_ns[rows], events.end_ns[rows]
-        inside = 2 * intervals.covered_within(spans, start, end) > end - start
-        excluded |= inside & (events.thread[rows] == thread)
+
+    def known(thread: int) -> Intervals:
+        of = evidence.thread(thread)
+        return intervals.merge(of.setup, of.allocation, of.loading, of.mpi)
+
+    excluded |= _lie_mostly_in(known, events, rows)
     for name in distinct_values(events.name[rows]).tolist():
         first = events.start_ns[events.name == name].min()
         excluded |= (events.name[rows] == name) & (events.start_ns[rows] == first)
     return excluded
+
+
+def _lie_mostly_in(spans_of: Callable[[int], Intervals], events: HostEvents, rows: Int64) -> Mask:
+    """Which events lie for over half of their time in the spans for their thread, bool[n]."""
+    start, end, thread = events.start_ns[rows], events.end_ns[rows], events.thread[rows]
+    inside = np.zeros(len(rows), np.int64)
+    for number in distinct_values(thread).tolist():
+        here = thread == number
+        inside[here] = intervals.covered_within(spans_of(number), start[here], end[here])
+    return 2 * inside > end - start
 
 
 def _by_copies(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
@@ -360,12 +370,12 @@ def _by_threads(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) ->
     for copies, call in _copies(rank, calls):
         is_blocking[call[is_pageable(copies) & (call >= 0)]] = True
     blocking = np.flatnonzero(is_blocking)
-    excluded = np.zeros(len(rows), np.bool_)
-    for thread in distinct_values(events.thread[rows]).tolist():
+
+    def of_others(thread: int) -> Intervals:
         others = blocking[calls.packed_thread.at(blocking) != thread]
-        waiting = intervals.union(calls.start_ns[others], calls.ends(others))
-        inside = 2 * intervals.covered_within(waiting, start, end) > end - start
-        excluded |= inside & (events.thread[rows] == thread)
+        return intervals.union(calls.start_ns[others], calls.ends(others))
+
+    excluded = _lie_mostly_in(of_others, events, rows)
     for work in (
         rank.trace.host_activity(rank.process).driver_work,
         rank.trace.profiler_overhead(rank.process),

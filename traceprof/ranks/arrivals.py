@@ -14,7 +14,14 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from traceprof import intervals
-from traceprof.communication.messages import EXCHANGE, ONE_SIDED, ROOTED, messages
+from traceprof.communication.messages import (
+    BETWEEN_TWO,
+    EXCHANGE,
+    ONE_SIDED,
+    ROOTED,
+    are_one_of,
+    messages,
+)
 from traceprof.host.host_code import innermost_code
 from traceprof.host.host_waits import MAX_STAGED_BYTES
 from traceprof.host.idle_causes import IdleCause, IdleCauses, idle_causes, why_unknown
@@ -115,6 +122,11 @@ class Arrivals(Rows, frozen=True):
         """Mask of the calls of MPI, bool[n]."""
         is_mpi: Mask = np.arange(len(self)) >= self.num_kernels
         return is_mpi & (self.device is not None)
+
+    @property
+    def is_exchange(self) -> Mask:
+        """Mask of the sends and receives, bool[n]."""
+        return are_one_of(self.operation, self.operations, BETWEEN_TWO)
 
     def unhidden_ns(self) -> Int64:
         """Return for how long each operation ran while the rank did not compute, int64[n]."""

@@ -28,7 +28,7 @@ from traceprof.ranks.pipelines import (
     schedule_of,
 )
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.grouping import distinct_values
 
 
 class Meetings(Record, frozen=True):
@@ -347,8 +347,7 @@ def _others(
     member: int, ranks: RankComparison, arrivals: Sequence[Arrivals], members: set[int]
 ) -> Intervals:
     arrival = arrivals[member]
-    exchanges = [arrival.operations.index(name) for name in BETWEEN_TWO]
-    chosen = ~is_in(arrival.operation, np.array(exchanges, np.int64)) & ~arrival.is_mpi
+    chosen = ~arrival.is_exchange & ~arrival.is_mpi
     for group in ranks.waits:
         if member in group.group.members and len(members & {*group.group.members}) > 1:
             place = group.group.place[:, group.group.members.index(member)]

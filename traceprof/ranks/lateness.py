@@ -16,14 +16,14 @@ from typing import Annotated
 import numpy as np
 from msgspec import Struct
 
-from traceprof.communication.messages import ROOTED
+from traceprof.communication.messages import ROOTED, are_one_of
 from traceprof.findings import Count
 from traceprof.intervals import Int64
 from traceprof.ranks.arrivals import TIME_CATEGORIES, Arrivals
 from traceprof.ranks.matching import LEAVE_TOGETHER
 from traceprof.ranks.waits import GroupWaits
 from traceprof.structs import Record
-from traceprof.trace.grouping import is_in, mean_of, median_of, middle_of_others
+from traceprof.trace.grouping import mean_of, median_of, middle_of_others
 
 # A smaller share of the operations is no habit.
 MIN_SHARE = 0.5
@@ -92,9 +92,9 @@ def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[
             continue
         lates, costs_ns, starts, operations = map(np.concatenate, zip(*parts, strict=True))
         order = np.argsort(-lates, kind="stable")
-        of_rank, known = arrivals[member], arrivals[member].operations
-        kinds = [known.index(name) for name in LEAVE_TOGETHER if name in known]
-        candidates = of_rank.is_judged & is_in(of_rank.operation, np.array(kinds, np.int64))
+        of_rank = arrivals[member]
+        candidates = are_one_of(of_rank.operation, of_rank.operations, LEAVE_TOGETHER)
+        candidates &= of_rank.is_judged
         results.append(
             Lateness(
                 member=member,

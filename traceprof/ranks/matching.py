@@ -35,7 +35,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceprof.communication.messages import BETWEEN_TWO, EXCHANGE
+from traceprof.communication.messages import EXCHANGE, are_one_of
 from traceprof.findings import Count, Text
 from traceprof.intervals import Float64, Int64, Mask
 from traceprof.ranks.arrivals import Arrivals
@@ -196,8 +196,7 @@ def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sort
     """
     yield from _of_mpi(arrivals)
     is_kernel = ~arrivals.is_mpi
-    exchanges = [arrivals.operations.index(name_of_two) for name_of_two in BETWEEN_TWO]
-    is_exchange = is_in(arrivals.operation, np.array(exchanges, np.int64)) & is_kernel
+    is_exchange = arrivals.is_exchange & is_kernel
     labelled = (arrivals.group >= 0) & (arrivals.sequence >= 0) & ~is_exchange
     # A group with an operation without a number is counted: in NCCL's order, if that is known.
     partly = distinct_values(arrivals.group[(arrivals.group >= 0) & ~is_exchange & ~labelled])
@@ -218,7 +217,7 @@ def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sort
     yield from _pairs(arrivals, directed & (arrivals.group < 0), paired, "communicator")
     if labelled.any() or counted.any() or in_communicator.any() or directed.any():
         return  # what is left was launched before the capture began
-    kinds = np.where(is_exchange, exchanges[0], arrivals.operation)
+    kinds = np.where(is_exchange, arrivals.operations.index(EXCHANGE), arrivals.operation)
     for kind, of_kind in _by(kinds, is_kernel, arrivals.operations):
         for number, stream in enumerate(distinct_values(arrivals.stream[of_kind]).tolist()):
             at = of_kind[arrivals.stream[of_kind] == stream]
@@ -329,8 +328,7 @@ class Group(Record, frozen=True):
 
     def is_one_of(self, names: Sequence[str]) -> Mask:
         """Mask of the operations with one of these names, bool[m]."""
-        ids = [self.operations.index(name) for name in names if name in self.operations]
-        return is_in(self.operation, np.array(ids, np.int64))
+        return are_one_of(self.operation, self.operations, names)
 
     def times(self, columns: Sequence[Int64]) -> Int64:
         """A column of the members' `Arrivals` by operation and member, int64[m, r].

@@ -13,12 +13,12 @@ from collections.abc import Callable
 import numpy as np
 
 from traceprof import intervals, labels
-from traceprof.communication.messages import BETWEEN_TWO, messages
+from traceprof.communication.messages import BETWEEN_TWO, are_one_of, messages
 from traceprof.communication.readiness import Readiness, readiness, stream_waits
 from traceprof.intervals import NO_NUMBERS, Int64, Intervals
 from traceprof.run.rank import Rank, Window
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.operations import Operations
 from traceprof.trace.model.special_values import NULL, UNKNOWN
 
@@ -99,8 +99,8 @@ def _messages(rank: Rank) -> tuple[Int64, Int64]:
     if rank.device is None or rank.calls is None:
         return NO_NUMBERS, NO_NUMBERS
     sent = messages(rank)
-    exchanges = [sent.operations.index(name) for name in BETWEEN_TWO]
-    chosen = is_in(sent.operation, exchanges) & (sent.called_ns != UNKNOWN)
+    chosen = are_one_of(sent.operation, sent.operations, BETWEEN_TWO)
+    chosen &= sent.called_ns != UNKNOWN
     if not chosen.any() and not rank.is_peer_copy.any():
         chosen = sent.called_ns != UNKNOWN  # no stage: collectives divide its compute
         if not chosen.any():

@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 from msgspec.structs import replace
 
-from traceprof.communication.messages import BETWEEN_TWO, EXCHANGE, RECEIVES, SENDS
+from traceprof.communication.messages import EXCHANGE, RECEIVES, SENDS
 from traceprof.intervals import Int64, Mask
 from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.comparison import RankComparison
@@ -178,8 +178,7 @@ def _missing(
     of_run, missing = members_of(arrivals, runs), set[int]()
     for place in members:
         peers = peers_of(arrivals[place], of_run[runs[place]])
-        exchanges = [arrivals[place].operations.index(name) for name in BETWEEN_TWO]
-        chosen = is_in(arrivals[place].operation, np.array(exchanges, np.int64)) & (peers >= 0)
+        chosen = arrivals[place].is_exchange & (peers >= 0)
         missing |= {*distinct_values(peers[chosen]).tolist()} - {*ranks.ranks}
     return len(missing)
 
@@ -280,8 +279,7 @@ def _sides(
     ranks: RankComparison, arrivals: Arrivals, members: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[int, int, _Side]]:
     """The direction, the peer's number, and the messages of each side."""
-    exchanges = [arrivals.operations.index(name) for name in BETWEEN_TWO]
-    known = is_in(arrivals.operation, np.array(exchanges, np.int64)) & arrivals.is_judged
+    known = arrivals.is_exchange & arrivals.is_judged
     known &= (arrivals.direction > 0) & (arrivals.called_ns >= 0) & ~arrivals.is_mpi
     peers = peers_of(arrivals, members)
     for bit in (SENDS, RECEIVES):

@@ -93,7 +93,7 @@ def copy_owners(rank: Rank, window: Window) -> CopyOwners:
     memory[is_memset] = np.where(
         is_in(set_memory, _UNIFIED), MemoryKind.MANAGED, MemoryKind.UNKNOWN
     )
-    is_same_stream = compute_after(rank, end, stream).stream == stream
+    is_same_stream = rank.operations.streams_of(compute_after(rank, end, stream)) == stream
     return CopyOwners(copy, direction, start, end, exposed, size, memory, is_same_stream)
 
 
