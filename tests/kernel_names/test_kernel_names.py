@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.selection import known
 from traceprof.errors import UsageError
 from traceprof.kernel_names import (
     CommunicationPatterns,
@@ -14,13 +15,11 @@ from traceprof.kernel_names.arithmetic import (
     FORMATS,
     GENERATIONS,
     PRECISIONS,
-    UNITS,
     capability_of_board,
     capability_of_code,
     tensor_cores,
 )
 from traceprof.kernel_names.categories import (
-    CATEGORIES,
     MAIN_COMPUTE,
     Category,
     KernelKind,
@@ -333,9 +332,8 @@ def test_the_users_patterns_decide_what_communicates() -> None:
     assert kind.category is Category.OTHER
 
 
-def test_each_row_names_its_source() -> None:
-    assert all(len(row.source) > 3 for table in (CATEGORIES, FORMATS, UNITS) for row in table)
-    assert {row.precision for row in FORMATS} <= set(PRECISIONS)
+def test_formats_are_those_of_the_documents() -> None:
+    assert {precision for precision, _ in FORMATS} <= set(PRECISIONS)
 
 
 def test_each_name_is_read_once_however_many_there_are() -> None:
@@ -397,9 +395,14 @@ def test_tensor_cores() -> None:
     assert tensor_cores((7, 5), "NVIDIA GeForce GTX 1660 Ti") is None
     assert tensor_cores((7, 5), "Quadro T2000") is None
     assert tensor_cores((9, 4), "AMD Instinct MI350P") is None  # no capability of CUDA
-    of_generation = {generation.capability: generation.cores for generation in GENERATIONS}
+    assert [*GENERATIONS] == sorted(GENERATIONS)
+    for first, name in GENERATIONS.items():
+        assert capability_of_board(f"NVIDIA {name}") == first
+        cores = known(tensor_cores(first))
+        assert cores == tensor_cores(None, name)
+        assert (cores.tf32 is not None) == cores.has_bf16 == (first >= (8, 0))
     for capability, first in {(7, 2): (7, 0), (8, 7): (8, 6), (12, 1): (12, 0)}.items():
-        assert tensor_cores(capability) == of_generation[first]
+        assert tensor_cores(capability) == tensor_cores(first)
 
 
 @pytest.mark.parametrize(
@@ -414,22 +417,3 @@ def test_rates_of_a_known_board(gpu: str, tf32: float | None, half: float) -> No
     assert cores is not None
     assert (cores.tf32 or 0, cores.half) == pytest.approx((tf32 or 0, half), rel=0.02)
     assert cores.has_bf16 == (tf32 is not None)
-
-
-def test_rates_are_those_of_the_named_board() -> None:
-    assert [generation.capability for generation in GENERATIONS] == sorted(
-        generation.capability for generation in GENERATIONS
-    )
-    for generation in GENERATIONS:
-        rates = {word: rate for rate, word in _rates(generation.source)}
-        cores = generation.cores
-        assert cores.half == pytest.approx(rates["FP16"] / rates["FP32"], rel=0.02)
-        assert (cores.tf32 is None) == ("TF32" not in rates) == (not cores.has_bf16)
-        if cores.tf32 is not None:
-            assert cores.tf32 == pytest.approx(rates["TF32"] / rates["FP32"], rel=0.03)
-
-
-def _rates(source: str) -> list[tuple[float, str]]:
-    """Read `BOARD: 19.5 TFLOPS in FP32, 156 in TF32`."""
-    parts = source.partition(": ")[2].replace(" TFLOPS", "").split(", ")
-    return [(float(part.split(" in ")[0]), part.split(" in ")[1]) for part in parts]

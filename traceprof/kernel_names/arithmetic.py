@@ -23,162 +23,117 @@ PRECISIONS = (
 FULL_PRECISION, ROUNDED_PRECISION = "fp32", "tf32"
 
 
-class FormatRow(Record, frozen=True):
-    """Names of matrix multiplications, attention and convolutions in one number format."""
-
-    precision: str  # the format of the factors
-    expression: re.Pattern[str]  # searched for in the whole name
-    source: str  # the libraries that use such names
-
-
-class UnitRow(Record, frozen=True):
-    """Names of matrix multiplications, attention and convolutions that show the unit used."""
-
-    tensor_cores: bool | None  # whether the unit is the tensor cores
-    expression: re.Pattern[str]  # searched for in the whole name
-    source: str  # the libraries that use such names
-
-
-def _format(precision: str, expression: str, source: str) -> FormatRow:
-    return FormatRow(precision, re.compile(expression), source)
-
-
-FORMATS: tuple[FormatRow, ...] = (
-    _format(
-        "nvfp4",
-        r"(?i)nvfp4|nv_float4|e2m1.*ue4m3|^bmm_[a-z0-9]+_E2m1E2m1_",
-        "CUTLASS include/cutlass/detail/blockwise_scale_layout.hpp: blocks of 16 float_e2m1_t with"
-        " scales of float_ue4m3_t (nv_float4_t); TensorRT-LLM's bmm_*, where MxE2m1 is MXFP4",
-    ),
-    _format(
-        "mxfp4",
-        r"(?i)(?<!bf16x)(?<!fp8x)mxfp4|mx_float4|e2m1.*ue8m0|^bmm_[a-z0-9]+_(?:MxE2m1){2}_",
-        "OCP Microscaling Formats: blocks of 32 with scales of E8M0 (CUTLASS mx_float4_t). Where"
-        " the other factor is bf16, as in Triton's matmul_ogs, it multiplies in bf16",
-    ),
-    _format(
-        "mxfp8",
-        r"(?i)mxfp8|mx_float8|e(?:4m3|5m2)(?!.*ue4m3).*ue8m0|^bmm_[a-z0-9]+_\w*MxE4m3",
-        "the same with factors of E4M3 or E5M2 (CUTLASS mx_float8_t), one of them at least",
-    ),
-    _format("fp4", r"(?i)e2m1", "CUTLASS float_e2m1_t with unknown scales"),
-    _format(
-        "fp8",
-        r"e4m3|e5m2|(?<![a-z0-9])fp8(?![0-9])|^nvjet_(?:sm\d+_)?[qr][qr]|^bmm_\w+E4m3",
-        "CUTLASS float_e4m3_t; cuBLAS sm89_xmma_gemm_e4m3*, nvjet_qq*; TensorRT-LLM's bmm_*,"
-        " named by the formats of the product and of both factors",
-    ),
-    _format(
-        "int8",
-        r"(?<![a-z])i8i8|_imma_|[_a-z]i(?:8816|16832)(?:gemm|cudnn|fprop)|(?<![a-z])s8_",
-        "cuBLAS and cuDNN: imma is the integer instruction of the tensor cores",
-    ),
-    _format(
-        "fp16",
-        r"_hmma_fp(?:32|16)_traits",
-        "cuDNN's xmma: hmma multiplies halves, fp32 or fp16 is what it sums in",
-    ),
-    _format(
+FORMATS: tuple[tuple[str, str], ...] = (
+    # CUTLASS include/cutlass/detail/blockwise_scale_layout.hpp: blocks of 16 float_e2m1_t with
+    # scales of float_ue4m3_t (nv_float4_t); TensorRT-LLM's bmm_*, where MxE2m1 is MXFP4
+    ("nvfp4", r"(?i)nvfp4|nv_float4|e2m1.*ue4m3|^bmm_[a-z0-9]+_E2m1E2m1_"),
+    # OCP Microscaling Formats: blocks of 32 with scales of E8M0 (CUTLASS mx_float4_t). Where the
+    # other factor is bf16, as in Triton's matmul_ogs, it multiplies in bf16
+    ("mxfp4", r"(?i)(?<!bf16x)(?<!fp8x)mxfp4|mx_float4|e2m1.*ue8m0|^bmm_[a-z0-9]+_(?:MxE2m1){2}_"),
+    # the same with factors of E4M3 or E5M2 (CUTLASS mx_float8_t), one of them at least
+    ("mxfp8", r"(?i)mxfp8|mx_float8|e(?:4m3|5m2)(?!.*ue4m3).*ue8m0|^bmm_[a-z0-9]+_\w*MxE4m3"),
+    # CUTLASS float_e2m1_t with unknown scales
+    ("fp4", r"(?i)e2m1"),
+    # CUTLASS float_e4m3_t; cuBLAS sm89_xmma_gemm_e4m3*, nvjet_qq*; TensorRT-LLM's bmm_*, named by
+    # the formats of the product and of both factors
+    ("fp8", r"e4m3|e5m2|(?<![a-z0-9])fp8(?![0-9])|^nvjet_(?:sm\d+_)?[qr][qr]|^bmm_\w+E4m3"),
+    # cuBLAS and cuDNN: imma is the integer instruction of the tensor cores
+    ("int8", r"(?<![a-z])i8i8|_imma_|[_a-z]i(?:8816|16832)(?:gemm|cudnn|fprop)|(?<![a-z])s8_"),
+    # cuDNN's xmma: hmma multiplies halves, fp32 or fp16 is what it sums in
+    ("fp16", r"_hmma_fp(?:32|16)_traits"),
+    # cuBLAS and cuDNN; in CUTLASS 16x8x8 with factors of 32 bits is TF32, from sm_80 on
+    (
         "tf32",
-        r"tf32|tfloat32|TF32|cutlass_8\d_tensorop_s1688(?:gemm|fprop|dgrad|wgrad)_"
-        r"(?!(?:\w+_)?b?f16)",
-        "cuBLAS and cuDNN; in CUTLASS 16x8x8 with factors of 32 bits is TF32, from sm_80 on",
+        (
+            r"tf32|tfloat32|TF32|cutlass_8\d_tensorop_s1688(?:gemm|fprop|dgrad|wgrad)_"
+            r"(?!(?:\w+_)?b?f16)"
+        ),
     ),
-    _format(
+    # cuBLAS, cuDNN, CUTLASS; nvjet_tst; Tensile: factors, product and sums are B, B and S
+    (
         "bf16",
         r"(?i)bf16|(?<!^bmm_)bfloat16|^nvjet_(?:sm\d+_)?t[st]|^(?:Custom_)?Cijk_[A-Za-z]+_[A-Za-z]+_B_?BS_",
-        "cuBLAS, cuDNN, CUTLASS; nvjet_tst; Tensile: factors, product and sums are B, B and S",
     ),
-    _format(
-        "complex-fp32", r"(?<![a-z])g?c(?:1688)?gemm|(?<![a-z])cgemv", "cuBLAS: cgemm, c1688gemm"
-    ),
-    _format(
-        "complex-fp64", r"(?<![a-z])g?z(?:884)?gemm|(?<![a-z])zgemv", "cuBLAS: zgemm, z884gemm"
-    ),
-    _format(
-        "fp64",
-        r"(?<![a-z])d(?:884|16168)?gemm|d884|(?<![a-z])double(?![a-z])",
-        "cuBLAS: dgemm, d884gemm",
-    ),
-    _format(
+    # cuBLAS: cgemm, c1688gemm
+    ("complex-fp32", r"(?<![a-z])g?c(?:1688)?gemm|(?<![a-z])cgemv"),
+    # cuBLAS: zgemm, z884gemm
+    ("complex-fp64", r"(?<![a-z])g?z(?:884)?gemm|(?<![a-z])zgemv"),
+    # cuBLAS: dgemm, d884gemm
+    ("fp64", r"(?<![a-z])d(?:884|16168)?gemm|d884|(?<![a-z])double(?![a-z])"),
+    # cuBLAS volta_fp16_s884gemm_fp16_*, ampere_h16816gemm_*; cuDNN f16f16_f16f32; nvjet_hsh
+    (
         "fp16",
-        r"(?<![a-z])f(?:p)?16|f16f16|(?<![a-z])h(?:884|1688|16816)|(?<![a-z])hgemm"
-        r"|__half|half_t|(?<![A-Za-z])Half|<half|^nvjet_(?:sm\d+_)?h[sh]"
-        r"|^(?:Custom_)?Cijk_[A-Za-z]+_[A-Za-z]+_H_?HS_",
-        "cuBLAS volta_fp16_s884gemm_fp16_*, ampere_h16816gemm_*; cuDNN f16f16_f16f32; nvjet_hsh",
+        (
+            r"(?<![a-z])f(?:p)?16|f16f16|(?<![a-z])h(?:884|1688|16816)|(?<![a-z])hgemm"
+            r"|__half|half_t|(?<![A-Za-z])Half|<half|^nvjet_(?:sm\d+_)?h[sh]"
+            r"|^(?:Custom_)?Cijk_[A-Za-z]+_[A-Za-z]+_H_?HS_"
+        ),
     ),
-    _format(
+    # cuBLAS ampere_sgemm_*, cutlass_80_simt_sgemm_*; cuDNN f32f32_f32f32_f32, scudnn
+    (
         "fp32",
         r"(?<![a-z])sgemm|(?<![a-z])sgemv|simt_s|(?<![a-z])f32f32_|_f32_|scudnn|(?<![A-Za-z_])float(?![a-z_])",
-        "cuBLAS ampere_sgemm_*, cutlass_80_simt_sgemm_*; cuDNN f32f32_f32f32_f32, scudnn",
     ),
 )
-"""The first matching row counts: the narrowest format of the factors."""
+"""By format, names of matrix multiplications, attention and convolutions, with their libraries.
+
+Searched for in the whole name; the first match counts: the narrowest format of the factors.
+"""
 
 
-def _unit(tensor_cores: bool | None, expression: str, source: str) -> UnitRow:
-    return UnitRow(tensor_cores, re.compile(expression), source)
-
-
-UNITS: tuple[UnitRow, ...] = (
-    _unit(
+UNITS: tuple[tuple[bool | None, str], ...] = (
+    # parts of such an operation, or matrix by vector, in which tensor cores do not matter
+    (
         None,
-        r"(?i)gemv|gemmSN|splitk_?reduce|gemm::split_k_kernel|kernel_helper_stage|dot_do_o|convert_dq"
-        r"|combine|winograd_nonfused|im2col|col2im|computeOffsets|compute_gemm_pointers",
-        "parts of such an operation, or matrix by vector, in which tensor cores do not matter",
+        (
+            r"(?i)gemv|gemmSN|splitk_?reduce|gemm::split_k_kernel|kernel_helper_stage|dot_do_o|convert_dq"
+            r"|combine|winograd_nonfused|im2col|col2im|computeOffsets|compute_gemm_pointers"
+        ),
     ),
-    _unit(
+    # CUTLASS 3: main loops of wgmma (sm_90), tcgen05 (sm_100, sm_103) and mma with block scales
+    # (sm_120), which multiply on tensor cores only; FlashAttention 4 in CuTe DSL
+    (
         True,
-        r"Mainloop(?:Sm(?:90|1[012]\d)\w*(?:Gmma|Umma|WarpSpecialized)|Intermediate\w*Sm1\d\d)"
-        r"|SM1[012]\d_(?:MMA|16x8x\d+)|tcgen05|FlashAttention(?:Forward|Backward)Sm\d",
-        "CUTLASS 3: main loops of wgmma (sm_90), tcgen05 (sm_100, sm_103) and mma with block scales"
-        " (sm_120), which multiply on tensor cores only; FlashAttention 4 in CuTe DSL",
+        (
+            r"Mainloop(?:Sm(?:90|1[012]\d)\w*(?:Gmma|Umma|WarpSpecialized)|Intermediate\w*Sm1\d\d)"
+            r"|SM1[012]\d_(?:MMA|16x8x\d+)|tcgen05|FlashAttention(?:Forward|Backward)Sm\d"
+        ),
     ),
-    _unit(
+    # cuBLAS, cuDNN and CUTLASS: the instruction, or TF32, which nothing else multiplies
+    (
         True,
         r"tensorop|_tensor\d+x\d+x\d+|[hi]mma_|wgmma|warpgroupsize|OpClassTensorOp|(?i:tf32|tfloat32)",
-        "cuBLAS, cuDNN and CUTLASS: the instruction, or TF32, which nothing else multiplies",
     ),
-    _unit(
-        True,
-        r"(?<![a-z])[shidcz](?:884|8816|1688|16816|16832|16864|161616)(?=[a-z])",
-        "cuBLAS, cuDNN and CUTLASS: the shape of the tensor cores' instruction (m8n8k4 and so on)",
-    ),
-    _unit(
-        True,
-        r"^nvjet_(?:sm\d+_)?(?:t[st]|h[sh]|[qr][qr])|^bmm_[A-Z]\w+_t\d+x\d+",
-        "cuBLAS and TensorRT-LLM on Hopper and later: 16 bits and fewer are multiplied by tensor"
-        " cores only",
-    ),
-    _unit(
+    # cuBLAS, cuDNN and CUTLASS: the shape of the tensor cores' instruction (m8n8k4 and so on)
+    (True, r"(?<![a-z])[shidcz](?:884|8816|1688|16816|16832|16864|161616)(?=[a-z])"),
+    # cuBLAS and TensorRT-LLM on Hopper and later: 16 bits and fewer are multiplied by tensor cores
+    # only
+    (True, r"^nvjet_(?:sm\d+_)?(?:t[st]|h[sh]|[qr][qr])|^bmm_[A-Z]\w+_t\d+x\d+"),
+    # PyTorch mem_eff_attention/gemm_kernel_utils.h, DefaultGemmType: fp32 from sm_80 on is three
+    # TF32 multiplications (OpMultiplyAddFastF32)
+    (
         True,
         r"fmha_cutlass[FB]_b?f16_\w*sm(?:7\d|[89]\d|1\d\d)|fmha_cutlass[FB]_f32_\w*sm(?:[89]\d|1\d\d)",
-        "PyTorch mem_eff_attention/gemm_kernel_utils.h, DefaultGemmType: fp32 from sm_80 on is"
-        " three TF32 multiplications (OpMultiplyAddFastF32)",
     ),
-    _unit(
-        False,
-        r"fmha_cutlass[FB]_(?:f32_\w*sm(?:5|6|7)\d|f16_\w*sm(?:5|6)\d)",
-        "the same: OpClassSimt",
-    ),
-    _unit(
+    # the same: OpClassSimt
+    (False, r"fmha_cutlass[FB]_(?:f32_\w*sm(?:5|6|7)\d|f16_\w*sm(?:5|6)\d)"),
+    # FlashAttention computes in fp16 and bf16 only, by mma instructions
+    (
         True,
         r"flash_(?:fwd|bwd)_(?!dot_do_o|convert|combine)|pytorch_fmha::fmha_(?:fwd|bwd_q)|FlashAttn(?:Fwd|Bwd)Sm",
-        "FlashAttention computes in fp16 and bf16 only, by mma instructions",
     ),
-    _unit(
-        True,
-        r"^(?:Custom_)?Cijk_\w+_MI\d+x\d+x\d|^igemm_[a-z]+_gtcx\d?_",
-        "Tensile (rocBLAS, hipBLASLt): the matrix instruction; MIOpen: xdlops",
-    ),
-    _unit(
+    # Tensile (rocBLAS, hipBLASLt): the matrix instruction; MIOpen: xdlops
+    (True, r"^(?:Custom_)?Cijk_\w+_MI\d+x\d+x\d|^igemm_[a-z]+_gtcx\d?_"),
+    # cuBLAS and cuDNN: one multiplication a thread at a time (FFMA)
+    (
         False,
-        r"(?<![a-z])[sdh]gemm|(?<![a-z])g?[cz]gemm|_simt_|_ffma_|scudnn_|\w*convolve(?:Nd)?_sgemm"
-        r"|convolveNd_(?:dgrad|wgrad)_float_engine|[dw]grad(?:\w*_alg\w+)?_engine|dgrad2d_alg|wgrad2d",
-        "cuBLAS and cuDNN: one multiplication a thread at a time (FFMA)",
+        (
+            r"(?<![a-z])[sdh]gemm|(?<![a-z])g?[cz]gemm|_simt_|_ffma_|scudnn_|\w*convolve(?:Nd)?_sgemm"
+            r"|convolveNd_(?:dgrad|wgrad)_float_engine|[dw]grad(?:\w*_alg\w+)?_engine|dgrad2d_alg|wgrad2d"
+        ),
     ),
 )
-"""The first matching row counts."""
+"""By whether tensor cores multiply, names of the same; the first match in the whole name counts."""
 
 _NUMBER = re.compile(
     r"(?<![A-Za-z_])(double|float|__half2?|half|Half|half_t|__nv_bfloat16|BFloat16|bfloat16_t)(?![A-Za-z_0-9])"
@@ -203,8 +158,10 @@ def arithmetic(name: str) -> tuple[str | None, bool | None]:
 
     `name`: the whole demangled name of a matrix multiplication, an attention or a convolution.
     """
-    precision = next((row.precision for row in FORMATS if row.expression.search(name)), None)
-    unit = next((row.tensor_cores for row in UNITS if row.expression.search(name)), None)
+    precision = next(
+        (format_ for format_, expression in FORMATS if re.search(expression, name)), None
+    )
+    unit = next((unit for unit, expression in UNITS if re.search(expression, name)), None)
     return precision, unit
 
 
@@ -234,29 +191,17 @@ class TensorCores(Record, frozen=True):
     has_bf16: bool  # whether they have it
 
 
-class Generation(Record, frozen=True):
-    """The tensor cores of a generation of GPUs."""
-
-    capability: Capability  # the first compute capability that has them, major and minor
-    cores: TensorCores  # of the fastest board
-    source: str  # of these rates
-
-
-def _generation(capability: Capability, tf32: float | None, half: float, source: str) -> Generation:
-    return Generation(capability, TensorCores(tf32, half, capability >= _FIRST_BF16), source)
-
-
-_FIRST_BF16 = (8, 0)
-GENERATIONS: tuple[Generation, ...] = (
-    _generation((7, 0), None, 8, "V100: 15.7 TFLOPS in FP32, 125 in FP16"),
-    _generation((7, 5), None, 8, "T4: 8.1 TFLOPS in FP32, 65 in FP16"),
-    _generation((8, 0), 8, 16, "A100: 19.5 TFLOPS in FP32, 156 in TF32, 312 in FP16"),
-    _generation((8, 6), 2, 4, "A40: 37.4 TFLOPS in FP32, 74.8 in TF32, 149.7 in FP16"),
-    _generation((8, 9), 2, 4, "L40S: 91.6 TFLOPS in FP32, 183 in TF32, 362 in FP16"),
-    _generation((9, 0), 7.4, 14.8, "H100 SXM: 67 TFLOPS in FP32, 495 in TF32, 989 in FP16"),
-    _generation((10, 0), 15, 30, "B200: 75 TFLOPS in FP32, 1100 in TF32, 2250 in FP16"),
-    _generation((12, 0), 2, 4, "RTX PRO 6000: 125 TFLOPS in FP32, 251 in TF32, 503 in FP16"),
-)
+# The fastest board of each generation, by its first compute capability.
+GENERATIONS: dict[Capability, str] = {
+    (7, 0): "V100-SXM2",
+    (7, 5): "T4",
+    (8, 0): "A100",
+    (8, 6): "A40",
+    (8, 9): "L40S",
+    (9, 0): "H100 SXM",
+    (10, 0): "B200",
+    (12, 0): "RTX PRO 6000",
+}
 
 # NVIDIA, "CUDA GPUs": the first matching pattern counts.
 _BOARDS: tuple[tuple[str, Capability], ...] = (
@@ -310,12 +255,14 @@ def tensor_cores(capability: Capability | None, gpu: str | None = None) -> Tenso
     come before those of its generation.
     """
     known = board(gpu)
-    if known is not None and known.rates is not None:
-        rates = known.rates
-        tf32 = None if rates.tf32 is None else rates.tf32 / rates.fp32
-        half = max(rates.fp16, rates.bf16 or 0) / rates.fp32
-        return TensorCores(tf32, half, rates.bf16 is not None)
-    if capability is None or (gpu is not None and _WITHOUT.search(gpu)):
+    if known is None or known.rates is None:
+        if capability is None or (gpu is not None and _WITHOUT.search(gpu)):
+            return None
+        older = [of for first, of in GENERATIONS.items() if first <= capability]
+        known = board(older[-1]) if older else None
+    if known is None or known.rates is None:
         return None
-    older = [of.cores for of in GENERATIONS if of.capability <= capability]
-    return older[-1] if older else None
+    rates = known.rates
+    tf32 = None if rates.tf32 is None else rates.tf32 / rates.fp32
+    half = max(rates.fp16, rates.bf16 or 0) / rates.fp32
+    return TensorCores(tf32, half, rates.bf16 is not None)

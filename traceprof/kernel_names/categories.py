@@ -49,250 +49,206 @@ class KernelKind(Record, frozen=True):
     is_known: bool  # whether a row matches the name
 
 
-class CategoryRow(Record, frozen=True):
-    """Names of one category."""
-
-    category: Category  # of kernels with such names
-    # searched for in the function's name, without templates and parameters; or in the whole name,
-    # if `functions` is given
-    expression: re.Pattern[str]
-    source: str  # the libraries that use such names
-    # searched for in the function's name; None if the expression is
-    functions: re.Pattern[str] | None = None
-
-
 _GENERIC = re.compile(
     r"multi_tensor_apply_kernel|foreach_tensor|^cutlass|^(?:\w+::)*(?:device_)?[kK]ernel2?$|::kentry$"
 )
 """Functions with a generic name, whose template arguments show the work."""
 
 
-def _row(
-    category: Category, expression: str, source: str, functions: re.Pattern[str] | None = None
-) -> CategoryRow:
-    return CategoryRow(category, re.compile(expression), source, functions)
+Rows = tuple[tuple[Category, str], ...]
 
-
-CATEGORIES: tuple[CategoryRow, ...] = (
-    # -- functions that are named by their template arguments
-    _row(
+# Generic functions, by the whole name.
+_OF_ARGUMENTS: Rows = (
+    # PyTorch ATen/native/cuda/fused_*_impl.cu, AmpKernels.cu; NVIDIA apex csrc/multi_tensor_*
+    (
         Category.OPTIMIZER,
         r"(?i)(?:adam|sgd|lamb|adagrad|rmsprop|novograd|lion)\w*functor|non_finite_check_and_unscale",
-        "PyTorch ATen/native/cuda/fused_*_impl.cu, AmpKernels.cu; NVIDIA apex csrc/multi_tensor_*",
-        _GENERIC,
     ),
-    _row(
-        Category.REDUCTION,
-        r"LpNorm|L2Norm",
-        "PyTorch ATen/native/cuda/ForeachReduceOp.cu; NVIDIA apex multi_tensor_l2norm_kernel.cu",
-        _GENERIC,
-    ),
-    _row(
-        Category.ELEMENTWISE,
-        r"multi_tensor_apply_kernel|foreach_tensor",
-        "PyTorch ATen/native/cuda/MultiTensorApply.cuh: torch._foreach_*",
-        _GENERIC,
-    ),
-    _row(
-        Category.ATTENTION,
-        r"FlashAttn|[aA]ttention|fmha|Fmha",
-        "FlashAttention 3 (hopper/flash_fwd_kernel_sm90.h); CUTLASS examples 41, 77 and 88; AMD's"
-        " ck_tile::kentry<…, FmhaFwdKernel<…>>",
-        _GENERIC,
-    ),
-    _row(
-        Category.CONVOLUTION,
-        r"fprop|dgrad|wgrad|::conv::|Conv2d|Conv3d|ImplicitGemm",
-        "CUTLASS include/cutlass/conv; cuDNN's cutlass_cudnn_*",
-        _GENERIC,
-    ),
-    _row(
-        Category.MATMUL,
-        r"(?i)gemm(?!a)|gemv",
-        "CUTLASS include/cutlass/gemm; cuBLAS's cutlass_80_*gemm_*",
-        _GENERIC,
-    ),
+    # PyTorch ATen/native/cuda/ForeachReduceOp.cu; NVIDIA apex multi_tensor_l2norm_kernel.cu
+    (Category.REDUCTION, r"LpNorm|L2Norm"),
+    # PyTorch ATen/native/cuda/MultiTensorApply.cuh: torch._foreach_*
+    (Category.ELEMENTWISE, r"multi_tensor_apply_kernel|foreach_tensor"),
+    # FlashAttention 3 (hopper/flash_fwd_kernel_sm90.h); CUTLASS examples 41, 77 and 88; AMD's
+    # ck_tile::kentry<…, FmhaFwdKernel<…>>
+    (Category.ATTENTION, r"FlashAttn|[aA]ttention|fmha|Fmha"),
+    # CUTLASS include/cutlass/conv; cuDNN's cutlass_cudnn_*
+    (Category.CONVOLUTION, r"fprop|dgrad|wgrad|::conv::|Conv2d|Conv3d|ImplicitGemm"),
+    # CUTLASS include/cutlass/gemm; cuBLAS's cutlass_80_*gemm_*
+    (Category.MATMUL, r"(?i)gemm(?!a)|gemv"),
+)
+CATEGORIES: Rows = (
     # -- attention
-    _row(
+    # FlashAttention 1 and 2; PyTorch mem_eff_attention (fmha_cutlassF/B); cuDNN's
+    # cudnn_generated_fort_native_sdpa_*_flash_*
+    (
         Category.ATTENTION,
         r"(?:^|::)fmha_|^_?flash_attn|flash_(?:fwd|bwd)_|(?:fwd|bwd)_flash_|_flash_(?:fprop|bprop)_",
-        "FlashAttention 1 and 2; PyTorch mem_eff_attention (fmha_cutlassF/B); cuDNN's"
-        " cudnn_generated_fort_native_sdpa_*_flash_*",
     ),
-    _row(
+    # vLLM paged_attention_v*_kernel; Triton's _attn_fwd; PyTorch Inductor
+    # triton_tem_fused_flex_attention; FlashInfer *With(Paged|Ragged)KVCacheKernel; SageAttention
+    (
         Category.ATTENTION,
         r"(?i)attention|(?<![a-z])attn(?![a-z])|(?<![a-z])sdpa(?![a-z])|PagedKV|^sage_fwd",
-        "vLLM paged_attention_v*_kernel; Triton's _attn_fwd; PyTorch Inductor"
-        " triton_tem_fused_flex_attention; FlashInfer *With(Paged|Ragged)KVCacheKernel;"
-        " SageAttention",
     ),
     # -- convolutions, before matrix multiplications: many are "implicit GEMM"
-    _row(
-        Category.CONVOLUTION,
-        r"fprop|dgrad|wgrad|winograd|implicit_gemm|xmma_cudnn",
-        "cuDNN 7 to 9: sm80_xmma_fprop_implicit_gemm_*, xmma_cudnn::, dgrad2d_alg1_1",
-    ),
-    _row(
-        Category.CONVOLUTION,
-        r"(?:^|_)(?:[shid]\d*|i8816)cudnn_|(?:^|_)scudnn",
-        "cuDNN 7 and 8: volta_scudnn_*, volta_fp16_s884cudnn_*, turing_fp16_s1688cudnn_*",
-    ),
-    _row(
+    # cuDNN 7 to 9: sm80_xmma_fprop_implicit_gemm_*, xmma_cudnn::, dgrad2d_alg1_1
+    (Category.CONVOLUTION, r"fprop|dgrad|wgrad|winograd|implicit_gemm|xmma_cudnn"),
+    # cuDNN 7 and 8: volta_scudnn_*, volta_fp16_s884cudnn_*, turing_fp16_s1688cudnn_*
+    (Category.CONVOLUTION, r"(?:^|_)(?:[shid]\d*|i8816)cudnn_|(?:^|_)scudnn"),
+    # cuDNN implicit_convolve_sgemm; PyTorch ATen/native/cuda/im2col.cuh, DepthwiseConv2d.cu
+    (
         Category.CONVOLUTION,
         r"(?i)convol|(?<![a-z])conv(?:[123]d|_depthwise)?(?![a-z])|im2col|col2im|vol2col",
-        "cuDNN implicit_convolve_sgemm; PyTorch ATen/native/cuda/im2col.cuh, DepthwiseConv2d.cu",
     ),
-    _row(
+    # cuDNN: helpers of its convolutions; its FFT algorithms (CUDNN_CONVOLUTION_*_ALGO_FFT)
+    (
         Category.CONVOLUTION,
         r"^cudnn::cnn::|cudnn::gemm::|cask_cudnn::|^flip_filter$|^fft[12]d_[cr]2[cr]_\d+",
-        "cuDNN: helpers of its convolutions; its FFT algorithms (CUDNN_CONVOLUTION_*_ALGO_FFT)",
     ),
-    _row(Category.CONVOLUTION, r"^miopen\w*Conv|^igemm_(?:fwd|bwd|wrw)", "AMD MIOpen"),
+    # AMD MIOpen
+    (Category.CONVOLUTION, r"^miopen\w*Conv|^igemm_(?:fwd|bwd|wrw)"),
     # -- matrix multiplications
-    _row(
-        Category.MATMUL,
-        r"^nvjet_",
-        "cuBLAS 12.6 and later on Hopper and Blackwell: nvjet_tst_*, nvjet_sm90_hss_*",
-    ),
-    _row(
-        Category.MATMUL,
-        r"(?i)gemm(?!a)|gemv|splitk_?reduce",
-        "cuBLAS volta_sgemm_*, ampere_*gemm_*, sm80_xmma_gemm_*, gemv2T_kernel_val,"
-        " splitKreduce_kernel; XLA gemm_fusion_*; DeepGEMM; bitsandbytes kgemm_*",
-    ),
-    _row(
+    # cuBLAS 12.6 and later on Hopper and Blackwell: nvjet_tst_*, nvjet_sm90_hss_*
+    (Category.MATMUL, r"^nvjet_"),
+    # cuBLAS volta_sgemm_*, ampere_*gemm_*, sm80_xmma_gemm_*, gemv2T_kernel_val,
+    # splitKreduce_kernel; XLA gemm_fusion_*; DeepGEMM; bitsandbytes kgemm_*
+    (Category.MATMUL, r"(?i)gemm(?!a)|gemv|splitk_?reduce"),
+    # Triton's matmul_kernel; PyTorch triton_tem_fused_*mm_*; vLLM fused_moe_kernel
+    (
         Category.MATMUL,
         r"(?i)(?<![a-z])mat(?:rix)?_?mul|^triton_(?:tem|mm)_\w*mm|^mm_kernel$|^fused_moe_kernel",
-        "Triton's matmul_kernel; PyTorch triton_tem_fused_*mm_*; vLLM fused_moe_kernel",
     ),
-    _row(
-        Category.MATMUL,
-        r"^(?:Custom_)?Cijk_[A-Z]",
-        "AMD Tensile (rocBLAS, hipBLASLt): Cijk_Ailk_Bljk_*",
-    ),
-    _row(
-        Category.MATMUL,
-        r"^bmm_[A-Z]\w+_t\d+x\d+|(?:^|::)[mM]arlin$|^_(?:sdd|dsd|dds)_kernel$",
-        "TensorRT-LLM's and FlashInfer's batched multiplications: bmm_E4m3_*; Marlin; MegaBlocks",
-    ),
+    # AMD Tensile (rocBLAS, hipBLASLt): Cijk_Ailk_Bljk_*
+    (Category.MATMUL, r"^(?:Custom_)?Cijk_[A-Z]"),
+    # TensorRT-LLM's and FlashInfer's batched multiplications: bmm_E4m3_*; Marlin; MegaBlocks
+    (Category.MATMUL, r"^bmm_[A-Z]\w+_t\d+x\d+|(?:^|::)[mM]arlin$|^_(?:sdd|dsd|dds)_kernel$"),
     # -- normalization, softmax among it
-    _row(
+    # PyTorch ATen/native/cuda/*norm*.cu, SoftMax.cu; NVIDIA apex, Transformer Engine ln_fwd_*;
+    # cuDNN bn_fw_tr_1C11_kernel_NCHW
+    (
         Category.NORMALIZATION,
         r"(?i)(?:batch|layer|group|instance|rms|weight)_?norm|soft_?max|(?<![a-z])(?:ln|bn)_(?:fwd|bwd|fw|bw)",
-        "PyTorch ATen/native/cuda/*norm*.cu, SoftMax.cu; NVIDIA apex, Transformer Engine"
-        " ln_fwd_*; cuDNN bn_fw_tr_1C11_kernel_NCHW",
     ),
-    _row(
+    # PyTorch ATen/native/cuda/layer_norm_kernel.cu, group_norm_kernel.cu; NVIDIA apex
+    # csrc/layer_norm_cuda_kernel.cu; cross entropy of Liger, Unsloth, FlashAttention
+    (
         Category.NORMALIZATION,
-        r"GammaBeta|RowwiseMoments|ComputeInternalGradients|Compute(?:Backward)?FusedParams|cuComputeGradInput"
-        r"|(?i:cross_?entropy)",
-        "PyTorch ATen/native/cuda/layer_norm_kernel.cu, group_norm_kernel.cu; NVIDIA apex"
-        " csrc/layer_norm_cuda_kernel.cu; cross entropy of Liger, Unsloth, FlashAttention",
+        (
+            r"GammaBeta|RowwiseMoments|ComputeInternalGradients|Compute(?:Backward)?FusedParams|cuComputeGradInput"
+            r"|(?i:cross_?entropy)"
+        ),
     ),
     # -- optimizers
-    _row(
+    # NVIDIA apex and DeepSpeed; bitsandbytes csrc/kernels.cu; PyTorch AmpKernels.cu
+    (
         Category.OPTIMIZER,
-        r"(?i)(?:fused_?|multi_tensor_)(?:adam|sgd|lamb|adagrad)|adam_cuda|^kOptimizer|^kPreconditionOptimizer"
-        r"|amp_update_scale|amp_non_finite",
-        "NVIDIA apex and DeepSpeed; bitsandbytes csrc/kernels.cu; PyTorch AmpKernels.cu",
+        (
+            r"(?i)(?:fused_?|multi_tensor_)(?:adam|sgd|lamb|adagrad)|adam_cuda|^kOptimizer|^kPreconditionOptimizer"
+            r"|amp_update_scale|amp_non_finite"
+        ),
     ),
     # -- data pipelines on the GPU
-    _row(Category.OTHER, r"^dali::", "NVIDIA DALI: decoding and augmentation of samples"),
+    # NVIDIA DALI: decoding and augmentation of samples
+    (Category.OTHER, r"^dali::"),
     # -- reductions
-    _row(
+    # PyTorch ATen/native/cuda/Reduce.cuh, NLLLoss2d.cu; CUB; cuBLAS dot
+    (
         Category.REDUCTION,
-        r"(?:^|::)reduce_kernel$|DeviceReduce|DeviceSegmentedReduce|^reduce_1Block_kernel$|^dot_kernel$"
-        r"|nll_loss_(?:forward|backward)_reduce",
-        "PyTorch ATen/native/cuda/Reduce.cuh, NLLLoss2d.cu; CUB; cuBLAS dot",
+        (
+            r"(?:^|::)reduce_kernel$|DeviceReduce|DeviceSegmentedReduce|^reduce_1Block_kernel$|^dot_kernel$"
+            r"|nll_loss_(?:forward|backward)_reduce"
+        ),
     ),
-    _row(
-        Category.REDUCTION,
-        r"^triton_(?:red|per)_|^input_\w*reduce\w*fusion|lpnorm_cleanup",
-        "PyTorch Inductor: triton_red_fused_*, triton_per_fused_*; XLA input_reduce_fusion",
-    ),
+    # PyTorch Inductor: triton_red_fused_*, triton_per_fused_*; XLA input_reduce_fusion
+    (Category.REDUCTION, r"^triton_(?:red|per)_|^input_\w*reduce\w*fusion|lpnorm_cleanup"),
     # -- one element at a time, and copies within the GPU's memory
-    _row(
+    # PyTorch ATen/native/cuda/CUDALoops.cuh, Shape.cu, Dropout.cu, IndexKernel.cu
+    (
         Category.ELEMENTWISE,
-        r"elementwise_kernel|elementwise_grid_stride_kernel|CatArrayBatchedCopy|fused_dropout_kernel"
-        r"|masked_scale_kernel|vectorized_gather_kernel",
-        "PyTorch ATen/native/cuda/CUDALoops.cuh, Shape.cu, Dropout.cu, IndexKernel.cu",
+        (
+            r"elementwise_kernel|elementwise_grid_stride_kernel|CatArrayBatchedCopy|fused_dropout_kernel"
+            r"|masked_scale_kernel|vectorized_gather_kernel"
+        ),
     ),
-    _row(
+    # cuDNN: changes of layout around its convolutions
+    (
         Category.ELEMENTWISE,
         r"(?i)nchwToNhwc|nhwcToNchw|cudnn::ops::(?:convertTensor|setTensor|scaleTensor|addTensor)\w*",
-        "cuDNN: changes of layout around its convolutions",
     ),
-    _row(
-        Category.ELEMENTWISE,
-        r"^batched_transpose_\d|^SubTensorOpWith|^transpose_[A-Z]+2[A-Z]+_",
-        "MIOpen src/kernels: changes of layout around its convolutions, MIOpenSubTensorOp*",
-    ),
-    _row(
+    # MIOpen src/kernels: changes of layout around its convolutions, MIOpenSubTensorOp*
+    (Category.ELEMENTWISE, r"^batched_transpose_\d|^SubTensorOpWith|^transpose_[A-Z]+2[A-Z]+_"),
+    # PyTorch Inductor: triton_poi_fused_*; XLA loop_*_fusion; TensorFlow's Eigen
+    (
         Category.ELEMENTWISE,
         r"^triton_poi_|^triton_for_|^loop_\w*fusion|^EigenMetaKernel$|Eigen::internal::EigenMetaKernel",
-        "PyTorch Inductor: triton_poi_fused_*; XLA loop_*_fusion; TensorFlow's Eigen",
     ),
-    _row(
+    # XLA: fusions of one operation, and of what changes the layout
+    (
         Category.ELEMENTWISE,
-        r"^(?:input_)?(?:transpose|concatenate|slice)\w*fusion"
-        r"|^wrapped_(?:convert|transpose|broadcast|slice|concatenate|copy|add|multiply)(?:_\d+)?$",
-        "XLA: fusions of one operation, and of what changes the layout",
+        (
+            r"^(?:input_)?(?:transpose|concatenate|slice)\w*fusion"
+            r"|^wrapped_(?:convert|transpose|broadcast|slice|concatenate|copy|add|multiply)(?:_\d+)?$"
+        ),
     ),
-    _row(
+    # CuPy _core/_kernel.pyx: cupy_NAME__TYPES
+    (
         Category.ELEMENTWISE,
         r"^cupy_(?:fill|copy|equal|not_equal|add|subtract|multiply|true_divide|power|sqrt|exp)(?:_|$)",
-        "CuPy _core/_kernel.pyx: cupy_NAME__TYPES",
     ),
-    _row(
+    # vLLM csrc/activation_kernels.cu, pos_encoding_kernels.cu; Transformer Engine; Liger;
+    # FlashAttention's rotary_kernel
+    (
         Category.ELEMENTWISE,
         r"(?i)(?<![a-z])(?:gelu|silu|swiglu|geglu|act_and_mul|rotary(?:_embedding|_kernel)|rope)(?![a-z])",
-        "vLLM csrc/activation_kernels.cu, pos_encoding_kernels.cu; Transformer Engine; Liger;"
-        " FlashAttention's rotary_kernel",
     ),
     # -- known kernels of other categories
-    _row(
+    # CUB; PyTorch DilatedMaxPool2d.cu, Indexing.cu; cuRAND
+    (
         Category.OTHER,
-        r"RadixSort|DeviceScan|_pool_|[Pp]ool(?:ing)?[123]?d?_|index\w*_backward_kernel|embedding_backward"
-        r"|distribution_\w+kernel|generate_seed_pseudo|gen_sequenced",
-        "CUB; PyTorch DilatedMaxPool2d.cu, Indexing.cu; cuRAND",
+        (
+            r"RadixSort|DeviceScan|_pool_|[Pp]ool(?:ing)?[123]?d?_|index\w*_backward_kernel|embedding_backward"
+            r"|distribution_\w+kernel|generate_seed_pseudo|gen_sequenced"
+        ),
     ),
-    _row(
+    # Thrust and CUB; FBGEMM's embedding tables and permutations
+    (
         Category.OTHER,
-        r"^(?:thrust|cub)::|^split_embedding_|^permute_pooled_embs|^linearize_index|^bounds_check_ind"
-        r"|^recat_copy|^fbgemm",
-        "Thrust and CUB; FBGEMM's embedding tables and permutations",
+        (
+            r"^(?:thrust|cub)::|^split_embedding_|^permute_pooled_embs|^linearize_index|^bounds_check_ind"
+            r"|^recat_copy|^fbgemm"
+        ),
     ),
-    _row(
+    # bitsandbytes, TensorRT-LLM, vLLM and Transformer Engine: changes of number formats
+    (
         Category.OTHER,
         r"(?i)quanti[sz]e|(?:^|_|::)(?:scaled_fp8|per_token_group)_quant|transformer_engine::.*(?:cast|act_kernel|unary_|padding|transpose)",
-        "bitsandbytes, TensorRT-LLM, vLLM and Transformer Engine: changes of number formats",
     ),
-    _row(
+    # Mamba: state space models
+    (
         Category.OTHER,
         r"^selective_scan_|^_chunk_(?:scan|state|cumsum)_|^_bmm_chunk_|^_state_passing_",
-        "Mamba: state space models",
     ),
-    _row(
+    # Mixtures of experts in TensorRT-LLM, MegaBlocks and Transformer Engine; caches of keys and
+    # values in vLLM and SGLang
+    (
         Category.OTHER,
         r"^moe::dev::|::reshape_and_cache|::store_kvcache|^_padded_(?:gather|scatter|copy)|^_(?:un)?permute_kernel$",
-        "Mixtures of experts in TensorRT-LLM, MegaBlocks and Transformer Engine; caches of keys"
-        " and values in vLLM and SGLang",
     ),
-    _row(
+    # torchvision; MIOpen; ROCm's fills and copies by kernels; cuDNN; cuBLAS
+    (
         Category.OTHER,
-        r"^vision::ops::|^MIOpenPool|^Op(?:\dd)?Tensor|^__amd_rocclr_|^op_generic_tensor_kernel$|(?:^|_)(?:scal|axpy)_kernel"
-        r"|(?:^|::)epilogue::impl::",
-        "torchvision; MIOpen; ROCm's fills and copies by kernels; cuDNN; cuBLAS",
+        (
+            r"^vision::ops::|^MIOpenPool|^Op(?:\dd)?Tensor|^__amd_rocclr_|^op_generic_tensor_kernel$|(?:^|_)(?:scal|axpy)_kernel"
+            r"|(?:^|::)epilogue::impl::"
+        ),
     ),
-    _row(
-        Category.OTHER,
-        r"^triton__\d[\dcde]*$",
-        "PyTorch Inductor 2.0 to 2.3: kernels of any category, named by their arguments only:"
-        " triton__0d1d2de3de",
-    ),
-    _row(Category.OTHER, r"^at::(?:native|cuda)::", "PyTorch ATen: the rest of its own kernels"),
+    # PyTorch Inductor 2.0 to 2.3: kernels of any category, named by their arguments only:
+    # triton__0d1d2de3de
+    (Category.OTHER, r"^triton__\d[\dcde]*$"),
+    # PyTorch ATen: the rest of its own kernels
+    (Category.OTHER, r"^at::(?:native|cuda)::"),
 )
-"""The first matching row counts."""
+"""By category, names of functions, with the libraries that use them; the first match counts."""
 
 
 # Categories whose kernels multiply no matrices: the category is enough.
@@ -347,16 +303,15 @@ def updates_parameters(demangled_name: str) -> bool:
 @cache  # until `forget_names`
 def _compute_kind(name: str) -> KernelKind:
     function = function_name(name)
-    is_generic = _GENERIC.search(function) is not None
-    for row in CATEGORIES:
-        if row.functions is not None and not is_generic:
-            continue
-        if row.expression.search(function if row.functions is None else name):
-            break
-    else:
+    rows = [(of, function) for of in CATEGORIES]
+    if _GENERIC.search(function):
+        rows = [*((of, name) for of in _OF_ARGUMENTS), *rows]
+    categories = (of for (of, expression), text in rows if re.search(expression, text))
+    category = next(categories, None)
+    if category is None:
         return KernelKind(Category.OTHER, single_format(name), None, is_known=False)
-    if row.category not in MAIN_COMPUTE:
-        never = False if row.category in _WITHOUT_MATRICES else None
-        return KernelKind(row.category, single_format(name), never, is_known=True)
+    if category not in MAIN_COMPUTE:
+        never = False if category in _WITHOUT_MATRICES else None
+        return KernelKind(category, single_format(name), never, is_known=True)
     precision, tensor_cores = arithmetic(name)
-    return KernelKind(row.category, precision, tensor_cores, is_known=True)
+    return KernelKind(category, precision, tensor_cores, is_known=True)
