@@ -50,13 +50,8 @@ def assert_holds(column: Column, numbers: list[int]) -> None:
     assert places.tolist() == [distinct.index(number) for number in numbers]
     if numbers:
         assert column.first == numbers[0]
-        assert column.highest == max(numbers)
-    for _ in range(2):
-        for count in (1, 2, len(numbers), len(numbers) + 1):
-            if count:
-                assert column.tail(count).tolist() == numbers[-count:]
-        assert column.whole.tolist() == numbers
-        assert column.whole is column.whole
+    assert column.whole.tolist() == numbers
+    assert column.whole is column.whole
     column.release()
     sent = pickle.loads(pickle.dumps(column))  # noqa: S301  (our own)
     assert sent.values.tolist() == numbers

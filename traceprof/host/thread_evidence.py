@@ -188,9 +188,9 @@ def _evidence(rank: Rank) -> HostEvidence | None:
 
 
 def _long_first_launches(rank: Rank, calls: ApiCalls) -> Int64:
-    if not len(calls) or calls.packed_length.highest <= MIN_FIRST_LAUNCH_NS:
-        return np.empty(0, np.int64)
     is_long = calls.length_ns > MIN_FIRST_LAUNCH_NS
+    if not is_long.any():
+        return np.empty(0, np.int64)
     groups = []
     for key, operations in rank.operations_of_process:
         kernels = operations.kernels

@@ -35,7 +35,6 @@ _RANGE = int(np.iinfo(_WIDEST).max)
 _RANGE_OF_BLOCK = int(np.iinfo(np.uint16).max)
 _MIN_INT64 = int(np.iinfo(np.int64).min)
 _COUNTED_BYTES = 2  # of numbers so small that counting each is quicker than sorting them
-_FEW = 256
 _MAX_COMPRESSED_BYTES = 1 << 15
 _MIN_COMPRESSED_BYTES = 64  # less is not worth the time
 _ALL = slice(None)
@@ -62,7 +61,7 @@ class Rows(Record, frozen=True):
 class Column:
     """An int64[n] column, made by `pack` or a `ColumnBuilder`."""
 
-    __slots__ = ("_base", "_blocks", "_distinct", "_kept", "_whole")
+    __slots__ = ("_base", "_blocks", "_kept", "_whole")
 
     def __init__(self, kept: Narrow, base: int, blocks: Blocks = ()) -> None:
         """Wrap a column in its packed layout.
@@ -72,7 +71,6 @@ class Column:
         """
         self._kept, self._base, self._blocks = kept, base, tuple(blocks)
         self._whole: Int64 | None = None
-        self._distinct: Int64 | None = None  # of few numbers, which are needed repeatedly
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -129,30 +127,15 @@ class Column:
             values += self._base
         return values
 
-    def tail(self, count: int) -> Int64:
-        """Return up to `count` of the last values, without unpacking the others."""
-        last = slice(max(len(self) - count, 0), None)
-        return self.at(last) if self._whole is None else self._whole[last]
-
     @property
     def first(self) -> int:
         """The first value; the column must not be empty."""
         return int(self.at(slice(0, 1))[0])
 
     @property
-    def highest(self) -> int:
-        """The largest value; the column must not be empty."""
-        return int(self.values.max()) if self._blocks else int(self._kept.max()) + self._base
-
-    @property
     def distinct(self) -> Int64:
         """The distinct values, ascending int64[m]."""
-        if self._distinct is not None:
-            return self._distinct
-        distinct = self.counted()[0]
-        if len(distinct) <= _FEW:
-            self._distinct = distinct
-        return distinct
+        return self.counted()[0]
 
     def counted(self, chosen: Index = _ALL) -> tuple[Int64, Int64]:
         """Distinct values of all or some rows, ascending, and their counts, int64[m] each."""

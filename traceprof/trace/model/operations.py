@@ -13,7 +13,6 @@ from traceprof.structs import Record
 from traceprof.trace.columns import Column, PackedSpans, pack
 from traceprof.trace.grouping import is_in
 
-_SOME = 1024  # operations that are searched first for the last end
 _NUM_LONGEST = 64  # kernels that are searched for those that overrun others
 _MIN_COVERED = 3
 _MANY_TIMES = 20  # the median of its signature
@@ -43,14 +42,7 @@ class Operations(PackedSpans, frozen=True):
     @property
     def last_end_ns(self) -> int:
         """The end of all operations; there must be one."""
-        longest, some = self.packed_length.highest, _SOME
-        while True:
-            starts = self.starts.tail(some)
-            last = int((starts + self.packed_length.at(slice(-len(starts), None))).max())
-            # Earlier operations are over by then.
-            if len(starts) == len(self) or int(starts[0]) + longest <= last:
-                return last
-            some *= 8
+        return int(self.packed_length.add_to(self.starts.values).max())
 
     @property
     def stream(self) -> Int64:

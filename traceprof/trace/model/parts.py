@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum, auto
-from functools import lru_cache
 
 from traceprof.structs import Record
 
@@ -65,15 +64,6 @@ class HowToCollect(Record, frozen=True):
     format_name: str  # the program that writes the format, such as `Nsight Systems`
     texts: Mapping[Part, str]  # for each part the command to run, or another step
 
-    def __reduce__(self) -> tuple[Callable[..., HowToCollect], tuple[object, ...]]:
-        """Send what becomes one object with those of other reports: there may be thousands."""
-        return _shared, (self.format_name, tuple(self.texts.items()))
-
     def __call__(self, part: Part) -> str:
         """Return how to record or export the part."""
         return self.texts[part]
-
-
-@lru_cache(maxsize=8)
-def _shared(format_name: str, texts: tuple[tuple[Part, str], ...]) -> HowToCollect:
-    return HowToCollect(format_name, dict(texts))

@@ -50,7 +50,7 @@ from traceprof.trace.nsight.nvtx import (
     read_events,
     read_label_ranges,
 )
-from traceprof.trace.nsight.rows import read_strings, refers_to, repeated_strings
+from traceprof.trace.nsight.rows import read_strings, read_thread_names, refers_to, repeated_strings
 from traceprof.trace.sqlite.database import Database, FileUse
 from traceprof.trace.sqlite.read_columns import count_rows
 from traceprof.units import counted
@@ -390,7 +390,8 @@ class NsightTrace(Capture):
     @_ReadAgain
     def thread_names(self) -> Mapping[int, str]:
         """Names of threads by globalTid: from NVTX, else from the system."""
-        return nvtx.read_thread_names(self._database, self._nvtx_thread_names)
+        names = dict([*read_thread_names(self._database), *self._nvtx_thread_names])
+        return {thread: name for thread, name in names.items() if name}
 
     def longest_ranges(self, limit: int) -> list[str]:
         events = self._nvtx_events

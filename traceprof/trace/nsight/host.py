@@ -15,7 +15,7 @@ from traceprof.trace.model import host as model
 from traceprof.trace.model.kinds import SynchronizationKind, synchronization_kind
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.rows import RowsByKey, check_times, read_strings
+from traceprof.trace.nsight.rows import RowsByKey, check_times, read_strings, read_thread_names
 from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
@@ -394,7 +394,7 @@ def quiet_switches(database: Database, process: int, calling: Int64) -> model.Th
     for chunk in read_columns(database, schema.SWITCHES, ("globalTid",)):
         thread = distinct_values(chunk["globalTid"])
         own.append(thread[schema.process_of_thread(thread) == process])
-    others = [thread for thread, text in _thread_names(database) if _NO_PROGRAM.match(text)]
+    others = [thread for thread, text in read_thread_names(database) if _NO_PROGRAM.match(text)]
     threads = without(np.concatenate(own), np.append(calling, others))
     return _read_switches(database, threads).get(process, model.NO_SWITCHES)
 
@@ -402,7 +402,9 @@ def quiet_switches(database: Database, process: int, calling: Int64) -> model.Th
 def worker_threads(database: Database, process: int, with_gpu: Collection[int]) -> Int64:
     """Threads of the workers of a process (globalPid): see `Trace.workers_ran`."""
     named = [
-        (text, thread, schema.process_of_thread(thread)) for thread, text in _thread_names(database)
+        (text, thread, schema.process_of_thread(thread))
+        for thread, text in read_thread_names(database)
+        if text
     ]
     alike = {text for text, _, owner in named if owner == process}
     others = {
@@ -413,16 +415,6 @@ def worker_threads(database: Database, process: int, with_gpu: Collection[int]) 
         and owner not in with_gpu
     }
     return np.array(sorted(others), np.int64)
-
-
-def _thread_names(database: Database) -> list[tuple[int, str]]:
-    """Threads (globalTid) and their names; a thread may have several."""
-    columns: dict[str, type[int]] = {"nameId": int, "globalTid": int}
-    if not database.has(schema.THREAD_NAMES, *columns):
-        return []
-    rows = [tuple(row.values()) for row in database.rows(schema.THREAD_NAMES, columns)]
-    texts = read_strings(database, {name for name, _ in rows if name is not None})
-    return [(thread, texts[name]) for name, thread in rows if name in texts and thread is not None]
 
 
 def time_on_cpu(database: Database, threads: Int64, start_ns: int, end_ns: int) -> Int64:

@@ -7,7 +7,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from traceprof.intervals import BEYOND_NS
 from traceprof.trace.grouping import median_of
@@ -16,6 +16,7 @@ from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import FIRST_UTC_NS, MAX_RANK, NULL, whole_number
 from traceprof.trace.model.trace import Session, Trace
 from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.rows import read_thread_names
 from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.read_columns import has_rows
 
@@ -26,7 +27,9 @@ _HOST_VARIABLES = ("SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")
 _VERSIONS = {"NVIDIA driver": "NvDriverVersion", "CUDA of the driver": "CudaDriverVersion"}
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _IN_PARTS = re.compile(r"\bMIG\b")  # a GPU's name, where it is a part of a board
-_OF_NSIGHT = "[[]NSys*"  # its own threads `[NSys]` and `[NSys Comms]`
+_OF_NSIGHT = "[NSys"  # its own threads `[NSys]` and `[NSys Comms]`
+
+Value = TypeVar("Value")
 
 
 class Capture(Trace):
@@ -111,7 +114,7 @@ class Capture(Trace):
     @property
     def gpus(self) -> Sequence[str]:
         """Names of the machine's NVIDIA GPUs."""
-        return list(self._boards.values())
+        return [board["name"] for board in self._boards if board["name"]]
 
     def program(self, process: int) -> str | None:
         """Return the name of the program of a process."""
@@ -119,62 +122,39 @@ class Capture(Trace):
         return next((row["name"] for row in rows if row["globalPid"] == process), None)
 
     def gpu_name(self, key: RankKey) -> str | None:
-        """Return the GPU's name, if the export maps the process's ordinal to a board."""
-        boards, pid = self._boards, schema.pid_of_process(key.process)
-        device = self._devices.get((pid, key.device))
-        if device is not None:
-            return boards.get(device["gpuId"])
-        for row in self._database.rows(
-            schema.GPU_INFO_2020, {"pid": int, "deviceId": int, "name": str}
-        ):
-            if row["pid"] == pid and row["deviceId"] == key.device:
-                return row["name"] or None
-        # CUDA_VISIBLE_DEVICES may hide the board, but not if all are of one kind.
-        kinds = set(boards.values())
-        return kinds.pop() if len(kinds) == 1 else None
+        """Return the GPU's name, if the export maps the process's ordinal to a board.
+
+        CUDA_VISIBLE_DEVICES may hide the board, but not if all are of one kind.
+        """
+        device, of_2020 = self._device(key)
+        if device is None and of_2020 is not None:
+            return of_2020["name"] or None
+        names = (board["name"] for board in self._boards if _may_be(board, device))
+        return _only({name for name in names if name})
 
     def compute_capability(self, key: RankKey) -> tuple[int, int] | None:
         """Return the compute capability of the rank's GPU, if known."""
-        columns = {"id": int, "smCount": int, "computeMajor": int, "computeMinor": int}
-        boards = [
-            row
-            for row in self._database.rows(schema.GPU_INFO, columns)
-            if row["smCount"] != 0 and row["computeMajor"] and row["computeMinor"] is not None
-        ]
-        device = self._devices.get((schema.pid_of_process(key.process), key.device))
-        kinds = {
-            (row["computeMajor"], row["computeMinor"])
-            for row in boards
-            if device is None or row["id"] == device["gpuId"]
-        }
-        return kinds.pop() if len(kinds) == 1 else None
+        device, _ = self._device(key)
+        boards = [board for board in self._boards if _may_be(board, device)]
+        kinds = {(board["computeMajor"], board["computeMinor"]) for board in boards}
+        return _only({kind for kind in kinds if kind[0] and kind[1] is not None})
 
     def num_sms(self, key: RankKey) -> int | None:
         """Return the number of multiprocessors of the rank's GPU, if known.
 
         A board's number is not that of a part of it, as MIG makes them.
         """
-        device = self._devices.get((schema.pid_of_process(key.process), key.device))
+        device, of_2020 = self._device(key)
         if device is not None and device["numMultiprocessors"]:
             return int(device["numMultiprocessors"])
-        columns = {"id": int, "name": str, "smCount": int}
-        numbers = {
-            row["smCount"]
-            for row in self._database.rows(schema.GPU_INFO, columns)
-            if row["smCount"] != 0 and (device is None or row["id"] == device["gpuId"])
-        }
-        columns = {"pid": int, "deviceId": int, "numMultiprocessors": int}
-        numbers |= {
-            row["numMultiprocessors"]
-            for row in self._database.rows(schema.GPU_INFO_2020, columns)
-            if (row["pid"], row["deviceId"]) == (schema.pid_of_process(key.process), key.device)
-        }
+        numbers = {board["smCount"] for board in self._boards if _may_be(board, device)}
+        numbers |= set() if of_2020 is None else {of_2020["numMultiprocessors"]}
         is_part = _IN_PARTS.search(self.gpu_name(key) or "") is not None
-        return numbers.pop() if len(numbers) == 1 and not is_part else None
+        return None if is_part else _only(numbers)
 
     def gpu_id(self, key: RankKey) -> str | None:
         """Return the uuid of the rank's GPU, else its place on the PCI bus, if known."""
-        device = self._devices.get((schema.pid_of_process(key.process), key.device))
+        device, _ = self._device(key)
         if device is not None:
             own = (_name_of_board(one) for one in self._gpus if one["id"] == device["gpuId"])
             return device["uuid"] or next(filter(None, own), None)
@@ -214,20 +194,23 @@ class Capture(Trace):
         return next((row["value"] for row in rows if row["name"] == name), None)
 
     @cached_property
-    def _boards(self) -> dict[int | None, str]:
-        """Names of NVIDIA's boards by TARGET_INFO_GPU.id; on Windows others are listed too."""
-        return {
-            row["id"]: row["name"]
-            for row in self._database.rows(
-                schema.GPU_INFO, {"id": int, "name": str, "smCount": int}
-            )
-            if row["name"] and row["smCount"] != 0
-        }
-
-    @cached_property
     def _gpus(self) -> list[dict[str, Any]]:
-        columns = {"id": int, "uuid": str, "busLocation": str, "cuDevice": int}
-        return self._database.rows(schema.GPU_INFO, columns)
+        columns = {"id": int, "name": str, "uuid": str, "busLocation": str, "cuDevice": int}
+        numbers = dict.fromkeys(("smCount", "computeMajor", "computeMinor"), int)
+        return self._database.rows(schema.GPU_INFO, columns | numbers)
+
+    @property
+    def _boards(self) -> list[dict[str, Any]]:
+        """NVIDIA's boards; on Windows others are listed too."""
+        return [board for board in self._gpus if board["smCount"] != 0]
+
+    def _device(self, key: RankKey) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """Return CUDA's device of a process, as exports have it since 2021 and of 2020."""
+        pid = schema.pid_of_process(key.process)
+        of_2020 = (row for row in self._devices_2020 if row["pid"] == pid)
+        return self._devices.get((pid, key.device)), next(
+            (row for row in of_2020 if row["deviceId"] == key.device), None
+        )
 
     @cached_property
     def _devices(self) -> dict[tuple[int | None, int | None], dict[str, Any]]:
@@ -237,16 +220,15 @@ class Capture(Trace):
         return {(row["pid"], row["cudaId"]): row for row in reversed(rows)}
 
     @cached_property
+    def _devices_2020(self) -> list[dict[str, Any]]:
+        columns = {"pid": int, "deviceId": int, "name": str, "numMultiprocessors": int}
+        return self._database.rows(schema.GPU_INFO_2020, columns)
+
+    @cached_property
     def _threads(self) -> Counter[int]:
         """Threads by process, without Nsight's own."""
-        rows = self._database.rows(schema.THREAD_NAMES, {"globalTid": int, "nameId": int})
-        strings = self._database.rows(schema.STRINGS, {"id": int}, "value GLOB ?", [_OF_NSIGHT])
-        nsight = {row["id"] for row in strings}
-        threads = {
-            row["globalTid"]
-            for row in rows
-            if row["globalTid"] is not None and row["nameId"] not in nsight
-        }
+        names = read_thread_names(self._database)
+        threads = {thread for thread, name in names if not name.startswith(_OF_NSIGHT)}
         return Counter(map(schema.process_of_thread, threads))
 
     @cached_property
@@ -257,6 +239,14 @@ class Capture(Trace):
             if row["globalTid"] is not None and 0 <= rank <= MAX_RANK:
                 ranks[schema.process_of_thread(row["globalTid"])].add(rank)
         return ranks
+
+
+def _may_be(board: dict[str, Any], device: dict[str, Any] | None) -> bool:
+    return device is None or board["id"] == device["gpuId"]
+
+
+def _only(values: set[Value]) -> Value | None:
+    return next(iter(values)) if len(values) == 1 else None
 
 
 def _name_of_board(board: dict[str, Any]) -> str | None:

@@ -394,20 +394,6 @@ def _numbered_names(events: Events, rows: Int64) -> tuple[Int64, Sequence[str]]:
     return number, [name.partition("\0")[0][:_LONGEST] or _UNNAMED for name in names]
 
 
-def read_thread_names(database: Database, nvtx_names: Iterable[tuple[int, str]]) -> dict[int, str]:
-    """Return names of threads by globalTid: from NVTX, else from the system."""
-    columns: dict[str, type[int | str]] = {"globalTid": int, "nameId": int}
-    rows = database.rows(schema.THREAD_NAMES, columns)
-    ids = sorted({row["nameId"] for row in rows if row["nameId"] is not None})
-    strings = read_strings(database, ids)
-    system = {row["globalTid"]: strings.get(row["nameId"]) for row in rows}
-    return {
-        thread: name
-        for thread, name in {**system, **dict(nvtx_names)}.items()
-        if thread is not None and name
-    }
-
-
 # Libraries create these when they are loaded, used or not.
 _OF_LIBRARIES = {
     "NCCL",

@@ -85,6 +85,17 @@ def read_strings(database: Database, ids: Iterable[int]) -> dict[int, str]:
     return strings
 
 
+def read_thread_names(database: Database) -> list[tuple[int, str]]:
+    """Threads (globalTid) and their names from the system; a thread may have several."""
+    rows = database.rows(schema.THREAD_NAMES, {"globalTid": int, "nameId": int})
+    texts = read_strings(database, {row["nameId"] for row in rows if row["nameId"] is not None})
+    return [
+        (row["globalTid"], texts.get(row["nameId"], ""))
+        for row in rows
+        if row["globalTid"] is not None
+    ]
+
+
 def repeated_strings(database: Database) -> dict[str, Mapping[int, int]]:
     """By the name of each column with ids of strings, the id to read in place of others.
 

@@ -9,9 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from traceprof.errors import TraceFileError, TraceFormatError, UsageError
@@ -65,14 +63,6 @@ class FileUse:
 
 _HEADER_BYTES = 100
 _CLOSED = -1
-
-
-@lru_cache(maxsize=64)
-def _columns_by_table(
-    tables: tuple[tuple[str, tuple[str, ...]], ...],
-) -> Mapping[str, tuple[str, ...]]:
-    """Names of columns by table, once for all reports that have the same."""
-    return MappingProxyType(dict(tables))
 
 
 class Database:
@@ -336,14 +326,11 @@ class Database:
             tables, views = self._names("table"), self._names("view")
             if not all(isinstance(name, str) for name in tables):
                 raise self.damaged("the name of a table is not text")
-            # Of each column the number and the name come first.
-            of_tables = (
-                (name, self.connection.execute(f"PRAGMA table_info({quote(name)})"))
+            query = "SELECT name FROM pragma_table_info(?)"
+            self.columns: Mapping[str, tuple[str, ...]] = {
+                name: tuple(column for (column,) in self.connection.execute(query, [name]))
                 for name in tables
-            )
-            self.columns: Mapping[str, tuple[str, ...]] = _columns_by_table(
-                tuple((name, tuple(column for _, column, *_ in rows)) for name, rows in of_tables)
-            )
+            }
             self.views = frozenset(views)
 
     def _names(self, kind: str) -> list[str]:
