@@ -98,10 +98,11 @@ def test_a_long_document_is_the_same_as_its_parts(tmp_path: Path) -> None:
     assert spans(trace) == [(10_000 * n, 10_000 * n + 5_000) for n in range(40)]
 
 
-@pytest.mark.parametrize("pack", PACKS.values(), ids=PACKS)
-def test_members_of_a_packed_file_and_what_fills_a_block(pack: Any, tmp_path: Path) -> None:
-    whole = text(EVENTS).encode()
-    packed = pack(whole[:100]) + pack(whole[100:]) + bytes(512)
+@pytest.mark.parametrize("name", PACKS)
+def test_members_of_a_packed_file_and_what_fills_a_block(name: str, tmp_path: Path) -> None:
+    whole, pack = text(EVENTS).encode(), PACKS[name]
+    filling = b"" if name == "zstd" else bytes(512)  # which its own program refuses
+    packed = pack(whole[:100]) + pack(whole[100:]) + filling
     assert len(spans(opened(tmp_path / "x", packed))) == 2
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import lzma
 import os
 import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from io import BytesIO, RawIOBase
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import IO, Any, cast
 
 from traceprof.errors import TraceFileError, TraceFormatError
 from traceprof.progress import Progress
@@ -24,8 +26,6 @@ MAX_MAGIC = max(map(len, NAMES))
 MAX_BLOCK_BYTES = (128 << 10) + 64
 """Within these zstd's first block ends, before which nothing can be unpacked."""
 
-_GZIP_FORMAT = 31  # of zlib: gzip's header and checksum, the largest window
-_MAX_MEMORY = 1 << 28  # of a decompressor: the highest presets take 64 MiB
 _MAX_WINDOW_LOG = 27  # of zstd, its own default limit
 _ZSTD_MODULES = ("compression.zstd", "backports.zstd")  # of Python 3.14, and the same before
 
@@ -35,42 +35,6 @@ NO_ZSTD = "it is compressed with zstd, and the package backports.zstd is not ins
 
 class PackingError(Exception):
     """What is compressed is damaged, or cannot be unpacked."""
-
-
-class _Unpacker(Protocol):
-    """A decompressor as `lzma` and `compression.zstd` have it."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int = ...) -> bytes: ...
-
-
-class _Gzip:
-    """A decompressor of gzip with the methods of the others."""
-
-    def __init__(self) -> None:
-        self._unpacker, self._rest = zlib.decompressobj(_GZIP_FORMAT), b""
-
-    @property
-    def eof(self) -> bool:
-        return self._unpacker.eof
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._rest
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._unpacker.unused_data
-
-    def decompress(self, data: bytes, max_length: int = 0) -> bytes:
-        unpacked_data = self._unpacker.decompress(self._rest + data, max_length)
-        self._rest = self._unpacker.unconsumed_tail
-        return unpacked_data
 
 
 def packing(start: bytes) -> bytes | None:
@@ -89,53 +53,38 @@ def unpacked_start(start: bytes, num_bytes: int) -> bytes | None:
     `start`: the file's own beginning. `num_bytes`: of the unpacked one, at most.
     """
     try:
-        return next(filter(None, unpacked(iter([start]), num_bytes)), None)
+        return next(unpacked(BytesIO(start), packing(start), num_bytes), None)
     except PackingError:
         return None
 
 
-def unpacked(packed: Iterator[bytes], max_bytes: int) -> Iterator[bytes]:
+def unpacked(packed: IO[bytes], magic: bytes | None, max_bytes: int) -> Iterator[bytes]:
     """The content of a compressed file, until its end or a cut.
 
-    `packed`: pieces of the file; the first begins with the magic number. `max_bytes`: of a piece of
-    the content.
+    `magic`: the magic number of its compression. `max_bytes`: of a piece of the content.
 
     Raises PackingError: it is damaged, or nothing is installed that unpacks it.
     """
-    make: Callable[[], _Unpacker] | None = None
-    unpacker: _Unpacker | None = None
-    for piece in packed:
-        rest = piece
-        make = make or _maker(piece)
-        while True:
-            if unpacker is None or unpacker.eof:
-                rest = rest.lstrip(b"\0")  # padding
-                if not rest:
-                    break
-                unpacker = make()
-            try:
-                yield unpacker.decompress(rest, max_bytes)
-            except Exception as error:
-                is_zstd = type(error).__name__ == "ZstdError"
-                if is_zstd or isinstance(error, (zlib.error, lzma.LZMAError, EOFError)):
-                    raise PackingError(str(error)) from error
-                raise
-            rest = unpacker.unused_data if unpacker.eof else b""
-            if not unpacker.eof and unpacker.needs_input:
-                break
-
-
-def _maker(start: bytes) -> Callable[[], _Unpacker]:
-    magic = packing(start)
-    if magic == XZ:
-        return partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, _MAX_MEMORY)
+    content: Any
     if magic == GZIP:
-        return _Gzip
-    zstd = _zstd_module()
-    if zstd is None:
+        content = gzip.GzipFile(fileobj=packed)
+    elif magic == XZ:
+        content = lzma.LZMAFile(packed)  # noqa: SIM115  (no file of its own)
+    elif (zstd := _zstd_module()) is not None:
+        options = {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
+        content = zstd.ZstdFile(packed, options=options)
+    else:
         raise PackingError(NO_ZSTD)
-    options = {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
-    return lambda: cast("_Unpacker", zstd.ZstdDecompressor(options=options))
+    try:
+        while piece := content.read1(max_bytes):
+            yield piece
+    except EOFError:  # cut
+        return
+    except Exception as error:
+        is_zstd = type(error).__name__ == "ZstdError"
+        if is_zstd or isinstance(error, (zlib.error, lzma.LZMAError, gzip.BadGzipFile)):
+            raise PackingError(str(error)) from error
+        raise
 
 
 def _zstd_module() -> Any:  # noqa: ANN401  (it may not be installed)
@@ -183,10 +132,14 @@ class TraceFile:
         """
         if progress is not None:
             progress.expect(self.num_bytes)
-        packed = self._packed_pieces(progress)
-        magic = packing(self._read(MAX_MAGIC, 0))
+        packed = cast("IO[bytes]", _Packed(self, progress))
+        magic = packing(self.read(MAX_MAGIC, 0))
         try:
-            yield from packed if magic is None else unpacked(packed, _PIECE_BYTES)
+            yield from (
+                iter(partial(packed.read, _PIECE_BYTES), b"")
+                if magic is None
+                else unpacked(packed, magic, _PIECE_BYTES)
+            )
         except PackingError as error:
             why = f"a damaged {NAMES[magic or GZIP]} file ({error})"
             raise self.damaged(why, COPY_AGAIN) from error
@@ -202,8 +155,11 @@ class TraceFile:
         """Return an error with the reason why the file cannot be read, and what to do."""
         return TraceFormatError(f"cannot read {self.path}", why, remedy)
 
-    def _read(self, length: int, offset: int) -> bytes:
-        # At an explicit offset: forked processes share the descriptor.
+    def read(self, length: int, offset: int) -> bytes:
+        """Return bytes at an offset: forked processes share the descriptor.
+
+        Raises TraceFileError: it cannot be read.
+        """
         try:
             return os.pread(self._descriptor, length, offset)
         except OSError as error:
@@ -212,10 +168,21 @@ class TraceFile:
                 f"cannot read {self.path}", why, "check the disk that it is on"
             ) from error
 
-    def _packed_pieces(self, progress: Progress | None) -> Iterator[bytes]:
-        offset = 0
-        while piece := self._read(min(_PIECE_BYTES, self.num_bytes - offset), offset):
-            offset += len(piece)
-            if progress is not None:
-                progress.advance(len(piece))
-            yield piece
+
+class _Packed(RawIOBase):
+    """A trace file as it was when it was opened, read from its beginning."""
+
+    def __init__(self, file: TraceFile, progress: Progress | None) -> None:
+        self._file, self._progress, self._offset = file, progress, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401
+        most = min(len(buffer), self._file.num_bytes - self._offset)
+        piece = self._file.read(most, self._offset)
+        buffer[: len(piece)] = piece
+        self._offset += len(piece)
+        if self._progress is not None and piece:
+            self._progress.advance(len(piece))
+        return len(piece)
