@@ -137,55 +137,6 @@ def test_a_folder_of_which_nothing_can_be_read_takes_one_line(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["export"], "Missing command"),
-        (["no-such-command"], "No such command 'no-such-command'"),
-        (["analyze"], "Missing argument 'REPORT...'"),
-        (["analyze", "--no-such-option", SAMPLE], "No such option"),
-        (["analyze", "--format", "xml", SAMPLE], "'xml' is not one of"),
-        (["analyze", "--steps", "5", SAMPLE], "it is not a range"),
-        (["analyze", "--steps", ":", SAMPLE], "it is not a range"),
-        (["analyze", "--steps", "a:b", SAMPLE], "it is not a whole number"),
-        (["analyze", "--steps", "90:95", SAMPLE], "the steps found are 0 to 5"),
-        (["analyze", "--time-range", "1:x", SAMPLE], "it is not a number with a unit"),
-        (["analyze", "--time-range", "1.5:1.7", SAMPLE], "write 1.5s for seconds, 1.5ms for"),
-        (["analyze", "--time-range", "5s:1s", SAMPLE], "it ends before it starts"),
-        (["analyze", "--time-range", "1s:1s", SAMPLE], "it is empty: its end is not part of it"),
-        (["analyze", "--time-range", "10s:20s", SAMPLE], "the capture lasts from 0 to 1"),
-        (["analyze", "--time-range", ":-1", SAMPLE], "nothing was captured in it"),
-        (["analyze", "--steps", "3:1", SAMPLE], "it ends before it starts"),
-        (["analyze", "--steps", "3:3", SAMPLE], "it is empty: step B is not part of A:B"),
-        (
-            ["analyze", "--only", "nonsense", SAMPLE],
-            "no finding 'nonsense': this version finds exposed-",
-        ),
-        (["analyze", "--step-pattern", "(", SAMPLE], "not a regular expression"),
-        (["analyze", "--steps", "0:1", "--time-range", ":1s", SAMPLE], "both steps and a time"),
-        (["explain", "nonsense"], "there is no finding 'nonsense'"),
-        (["explain", "exposed"], "'exposed': exposed-communication, exposed-copy begin so; write"),
-        (["analyze", "--only", "host-s", SAMPLE], "host-sync, host-stall begin so; write more of"),
-        (["analyze", "s3://bucket/a.sqlite"], "it is an address, and only files are read; copy it"),
-        (["record", "train.py"], "write: -- python train.py, or -- torchrun --nproc-per-node 8 tr"),
-        (["record", "no-such-program"], "cannot run no-such-program: there is no such program; "),
-        (["explain", "gpu-idel"], "; did you mean 'gpu-idle'?"),
-        (["analyze", "--skip", "stragler", SAMPLE], "; did you mean 'straggler'?"),
-        (["help", "analize"], "No such command or topic 'analize'. Did you mean 'analyze'?"),
-        (["analize"], "No such command 'analize'. Did you mean 'analyze'?"),
-    ],
-)
-def test_usage_errors_take_one_line(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
-) -> None:
-    assert run(*arguments) == EXIT_ERROR
-    out, err = capsys.readouterr()
-    assert not out
-    assert err.count("\n") == 1
-    assert err.startswith("traceprof: ")
-    assert complaint in err
-
-
-@pytest.mark.parametrize(
     "command", [[], ["export", "csv"], *([name] for name in cli.list_commands(Context(cli)))]
 )
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:

@@ -79,24 +79,6 @@ def test_text_says_first_what_is_not_comparable(
     assert "choose one of gpu, world-size, recording" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        ((str(BEFORE),), "nothing is given for the side after"),
-        ((), "nothing is given for the side before"),
-        ((str(BEFORE), str(AFTER), "-o", str(AFTER)), "it is one of the reports"),
-        ((str(BEFORE), "missing.sqlite"), "no such file"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(
-    arguments: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("compare", *arguments) == EXIT_ERROR
-    written = capsys.readouterr()
-    assert written.out == ""
-    assert why in written.err
-
-
 def test_a_store_is_no_output_of_its_own_comparison(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,9 +91,3 @@ def test_a_dash_is_stdout(
     assert run("analyze", "--format", output_format, "-o", "-", report) == EXIT_DONE
     assert capsys.readouterr().out == expected
     assert not (tmp_path / "-").exists()
-
-
-@pytest.mark.long
-def test_a_device_is_written_as_it_is(report: Path) -> None:
-    assert run("analyze", "-o", "/dev/null", report) == EXIT_DONE
-    assert run("analyze", "-o", "/dev/full", report) == EXIT_ERROR

@@ -79,27 +79,3 @@ def test_a_name_that_is_taken_is_told_before_the_analysis(
     missing = tmp_path / "missing.sqlite"
     assert run("analyze", missing, "--save", store, "--name", "a") == EXIT_ERROR
     assert "there is a run named 'a' already" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (("--name", "a"), "cannot use --name: no run is saved"),
-        (("--label", "a=b"), "cannot use --label: no run is saved"),
-        (("--save", "runs.db", "--label", "batch"), "it has no key or no value"),
-        (("--save", str(DDP)), "a database of something else"),
-    ],
-)
-def test_what_cannot_be_saved_is_refused(
-    arguments: tuple[str, ...],
-    why: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run("analyze", DDP, *arguments) == EXIT_ERROR
-    written = capsys.readouterr()
-    assert written.out == ""
-    assert why in written.err
-    assert list(tmp_path.iterdir()) == []

@@ -88,14 +88,6 @@ def test_a_run_without_a_gpu_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     assert answer(capsys, CPU_SAMPLE)["refused"]
 
 
-@pytest.mark.parametrize(("assume", "said"), [("no-snyc", "did you mean"), ("link", "value")])
-def test_mistakes_are_one_line(assume: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("whatif", SAMPLE, "--assume", assume) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
-
-
 @pytest.mark.long
 def test_the_package_is_its_own_door() -> None:
     asked = traceprof.whatif(SAMPLE, assume=["no-sync"])
