@@ -1,7 +1,6 @@
 """How a recording ends, with the real nsys and torch: what is left, and the exit code."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import output_of
-from tests.support.recording import has_failed
+from tests.support.recording import MAX_RECORDINGS, Recording, has_failed, recorded
 from tests.support.selection import long_after
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +20,6 @@ PROGRAM = ROOT / "tests" / "support" / "programs" / "unmarked.py"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
 EXIT_ERROR = 2
 MAX_S = 120
-MAX_RECORDINGS = 3
 NO_SPACE = "no space left"
 TRAINING = """
 import sys, torch
@@ -45,41 +43,6 @@ pytestmark = pytest.mark.usefixtures("nsys")
 with_each_tool = pytest.mark.parametrize("tool", long_after(1, ["nsys", "torch"]))
 
 
-class Recording:
-    """A `traceprof record` that runs; one that fails for a reason of nsys is started again."""
-
-    def __init__(
-        self,
-        folder: Path,
-        tool: str,
-        *command: str,
-        options: tuple[str, ...] = (),
-        temporary: Path | None = None,
-    ) -> None:
-        words = ["record", "-o", str(folder), "--with", tool, *options, "--", *command]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        if temporary is not None:  # where nsys leaves what it cannot move
-            environment["TMPDIR"] = str(temporary)
-        self.folder = folder
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "traceprof", *words],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def end(self) -> tuple[int, str]:
-        printed, _ = self.process.communicate(timeout=MAX_S)
-        return self.process.returncode, printed
-
-    @property
-    def names(self) -> set[str]:
-        """The files that it left, without those about the machine and the page."""
-        names = {path.name for path in self.folder.iterdir()}
-        return {name for name in names if not name.startswith("doctor-")} - {"report.html"}
-
-
 def started(tmp_path: Path, tool: str, folder: Path | None = None) -> Recording:
     """Start a training that does not end, and wait until it is in its twentieth step."""
     for attempt in range(MAX_RECORDINGS):
@@ -95,25 +58,6 @@ def started(tmp_path: Path, tool: str, folder: Path | None = None) -> Recording:
             return recording
         assert has_failed(recording.end()[1])
     pytest.fail("nsys failed again and again")
-
-
-def ended(
-    folder: Path,
-    tool: str,
-    *command: str,
-    options: tuple[str, ...] = (),
-    temporary: Path | None = None,
-) -> tuple[int, str]:
-    """Record a command, and again where nsys fails for a reason of its own; return how it ended."""
-    for _ in range(MAX_RECORDINGS):
-        shutil.rmtree(folder, ignore_errors=True)
-        code, printed = Recording(
-            folder, tool, *command, options=options, temporary=temporary
-        ).end()
-        # A full disk fails the importer of nsys each time.
-        if NO_SPACE in printed.lower() or not has_failed(printed):
-            break
-    return code, printed
 
 
 def running(folder: Path) -> list[int]:
@@ -139,7 +83,7 @@ def training(tmp_path: Path) -> tuple[str, ...]:
 
 @with_each_tool
 def test_nothing_recorded_is_an_error_with_its_reason(tmp_path: Path, tool: str) -> None:
-    code, printed = ended(tmp_path / "out", tool, "true")
+    code, printed = recorded(tmp_path / "out", tool, "true")
     assert (code, "nothing was recorded" in printed) == (EXIT_ERROR, True), printed
     assert ("or step that instrument.step marks" in printed) == (tool == "torch"), printed
 
@@ -149,7 +93,7 @@ def test_nothing_recorded_is_an_error_with_its_reason(tmp_path: Path, tool: str)
 def test_steps_that_are_not_reached_are_named(
     tmp_path: Path, tool: str, training: tuple[str, ...]
 ) -> None:
-    code, printed = ended(tmp_path / "out", tool, *training, "5", options=("--steps", "20:30"))
+    code, printed = recorded(tmp_path / "out", tool, *training, "5", options=("--steps", "20:30"))
     assert (code, "did it reach steps 20:30?" in printed) == (EXIT_ERROR, True), printed
     assert "steps 20:30 were to be recorded, and the process made 5 steps" in printed
 
@@ -176,7 +120,7 @@ def test_a_failure_of_nsys_itself_is_not_the_status_of_the_command(
     said = "nsys ended with exit status 1 before it started the command"
     fails = {"nsys": EXIT_ERROR, "torch": 1}[tool]
     for temporary, status in ((tmp_path / "missing", fails), (tmp_path, 1)):
-        code, printed = ended(tmp_path / "out", tool, "sh", "-c", "exit 1", temporary=temporary)
+        code, printed = recorded(tmp_path / "out", tool, "sh", "-c", "exit 1", temporary=temporary)
         assert (code, said in printed) == (status, status == EXIT_ERROR), printed
 
 
@@ -234,7 +178,7 @@ def test_a_full_disk_is_named_and_left_clean(
     (small_disk / "filler").write_bytes(bytes(900_000))
     # A report of nsys does not fit in there, whatever the command does.
     command = ("true",) if tool == "nsys" else (*training, "300")
-    code, printed = ended(small_disk / "out", tool, *command, temporary=tmp_path)
+    code, printed = recorded(small_disk / "out", tool, *command, temporary=tmp_path)
     assert (code, NO_SPACE in printed.lower()) == (EXIT_ERROR, True), printed
     left = [path.name for path in (small_disk / "out").iterdir()]
     assert not [name for name in left if name.startswith(".") or name.endswith(".tmp")]

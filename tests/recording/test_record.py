@@ -3,55 +3,25 @@
 import gzip
 import json
 import os
-import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.commands import output_of
-from tests.support.recording import has_failed
+from tests.support.recording import recorded
 from tests.support.selection import rows_long_after
-from traceprof.recording.record import NOT_IMPORTED
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "support" / "programs" / "unmarked.py"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
 FORKED = (sys.executable, str(PROGRAM), "8", "5")
 LAUNCHED = (*TORCHRUN, str(PROGRAM), "8", "5")
-MAX_START_S = 300
-MAX_RECORDINGS = 3
-
-
-class NsysFailedError(Exception):
-    """Nsight Systems failed for a reason of its own."""
 
 
 def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-
-
-def started(folder: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "traceprof", "record", "-o", str(folder), *words],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def ended(folder: Path, recording: subprocess.Popen[str]) -> tuple[str, str]:
-    """Return what a recording printed; fail softly where nsys lost what it recorded."""
-    out, err = recording.communicate(timeout=MAX_START_S)
-    if list(folder.glob("*.qdstrm")):
-        assert NOT_IMPORTED in err
-        raise NsysFailedError
-    if has_failed(out + err):
-        raise NsysFailedError
-    return out, err
 
 
 def analysis(folder: Path) -> dict[str, Any]:
@@ -80,14 +50,9 @@ def test_only_the_steps_asked_for_on_all_ranks_alike(
     tmp_path: Path, tool: str, training: tuple[str, ...]
 ) -> None:
     # One of the ranks exits with 5, and what launched them with 1.
-    options = ("--with", tool, "--steps", "3:6")
-    for attempt in range(MAX_RECORDINGS):
-        folder = tmp_path / f"out-{attempt}"
-        recording = started(folder, *options, "--", *training)
-        with suppress(NsysFailedError):
-            out, err = ended(folder, recording)
-            break
-    assert recording.returncode == 1, out + err
+    folder = tmp_path / "out"
+    code, printed = recorded(folder, tool, *training, options=("--steps", "3:6"))
+    assert code == 1, printed
     host = os.uname().nodename
     names = {
         "nsys": {f"{host}.nsys-rep", f"{host}.sqlite"},
@@ -95,8 +60,8 @@ def test_only_the_steps_asked_for_on_all_ranks_alike(
     }
     beside = {"report.html", f"doctor-{host}.json"}
     assert {path.name for path in folder.iterdir()} == names[tool] | beside
-    assert "Where the time went" in out
-    assert "report.html" in err
+    assert "Where the time went" in printed
+    assert "report.html" in printed
     # The text has room for it only if little else is found.
     assert "Gradient buckets" in (folder / "report.html").read_text()
     if tool == "torch":
@@ -121,37 +86,28 @@ def test_only_the_steps_asked_for_on_all_ranks_alike(
 
 @pytest.mark.long
 def test_steps_before_the_recording_are_timed_without_it(tmp_path: Path) -> None:
-    training = ("--", sys.executable, str(PROGRAM), "14", "0")
-    _, err = ended(tmp_path, started(tmp_path, "--with", "torch", "--steps", "10:13", *training))
-    assert "traceprof: recording made a step " in err
-    timed = [one for report in analysis(tmp_path)["reports"] for one in report["timed"]]
+    folder, training = tmp_path / "out", (sys.executable, str(PROGRAM))
+    steps = ("--steps", "10:13")
+    _, printed = recorded(folder, "torch", *training, "14", "0", options=steps)
+    assert "traceprof: recording made a step " in printed
+    timed = [one for report in analysis(folder)["reports"] for one in report["timed"]]
     assert [one["rank"] for one in timed] == [0, 1]
     assert {(len(one["unrecorded_ns"]), len(one["recorded_ns"])) for one in timed} == {(6, 3)}
-    options = ("--no-baseline", "--watch", "4", "--with", "torch", "--steps", "10:13")
-    longer = ("--", sys.executable, str(PROGRAM), "30", "0")
-    _, err = ended(tmp_path, started(tmp_path, *options, *longer))
-    tables = [json.loads(line) for line in (tmp_path / "watch.jsonl").read_text().splitlines()]
+    options = ("--no-baseline", "--watch", "4", *steps)
+    _, printed = recorded(folder, "torch", *training, "30", "0", options=options)
+    tables = [json.loads(line) for line in (folder / "watch.jsonl").read_text().splitlines()]
     # Before the recording, in it and after it; a forked process may end before its last line.
     assert [table["step"] for table in tables][:4] == [4, 8, 12, 16]
     assert all(rank["wait_ns"] > 0 for table in tables for rank in table["ranks"])
-    assert "recording made" not in err
-    assert not list(tmp_path.glob("*.baseline.json"))
+    assert "recording made" not in printed
+    assert not list(folder.glob("*.baseline.json"))
 
 
 @pytest.mark.usefixtures("nsys")
 def test_dry_run_prints_commands(tmp_path: Path) -> None:
-    words = [
-        "record",
-        "--dry-run",
-        "--steps",
-        "10:20",
-        "--watch",
-        "50",
-        "-o",
-        str(tmp_path / "out"),
-        "--",
-    ]
-    command = [sys.executable, "-m", "traceprof", *words, "torchrun", "train.py"]
+    options = ("--dry-run", "--steps", "10:20", "--watch", "50", "-o", str(tmp_path / "out"))
+    words = ["record", *options, "--", "torchrun", "train.py"]
+    command = [sys.executable, "-m", "traceprof", *words]
     lines = output_of(*command, env=environment()).splitlines()
     (line,) = [line for line in lines if line.startswith("nsys profile ")]
     assert line.endswith("torchrun -m instrument --steps 10:20 train.py")

@@ -24,6 +24,7 @@ from instrument.core import nvtx_ranges
 from tests.support.commands import ended, output_of
 from tests.support.programs.known_answers import DEVICE, STEPS
 from tests.support.selection import missing, once
+from traceprof.recording.record import NOT_IMPORTED
 
 Change = Callable[..., Callable[[], object]]
 
@@ -113,6 +114,64 @@ def has_failed(printed: str) -> bool:
 
 
 ROOT = Path(__file__).parents[2]
+MAX_RECORDINGS = 3
+
+
+class Recording:
+    """A `traceprof record` that runs; one that fails for a reason of nsys is started again."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tool: str,
+        *command: str,
+        options: tuple[str, ...] = (),
+        temporary: Path | None = None,
+    ) -> None:
+        words = ["record", "-o", str(folder), "--with", tool, *options, "--", *command]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        if temporary is not None:  # where nsys leaves what it cannot move
+            environment["TMPDIR"] = str(temporary)
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "traceprof", *words],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def end(self) -> tuple[int, str]:
+        printed, _ = self.process.communicate(timeout=_MAX_RECORDING_S)
+        return self.process.returncode, printed
+
+    @property
+    def names(self) -> set[str]:
+        """The files that it left, without those about the machine and the page."""
+        names = {path.name for path in self.folder.iterdir()}
+        return {name for name in names if not name.startswith("doctor-")} - {"report.html"}
+
+
+def recorded(
+    folder: Path,
+    tool: str,
+    *command: str,
+    options: tuple[str, ...] = (),
+    temporary: Path | None = None,
+) -> tuple[int, str]:
+    """Record a command, and again where nsys fails for a reason of its own; return how it ended."""
+    for _ in range(MAX_RECORDINGS):
+        shutil.rmtree(folder, ignore_errors=True)
+        code, printed = Recording(
+            folder, tool, *command, options=options, temporary=temporary
+        ).end()
+        # A full disk fails the importer of nsys each time.
+        is_lost = has_failed(printed) or NOT_IMPORTED in printed
+        if "no space left" in printed.lower() or not is_lost:
+            break
+    return code, printed
+
+
 _MAX_ATTEMPTS = 3
 _MAX_S = 600
 Truth = dict[str, Any]
