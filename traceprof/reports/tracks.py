@@ -157,42 +157,21 @@ def gpu_tracks(rank: Rank) -> Iterator[Track]:
         )
     stream, start, end, index, category, number = map(np.concatenate, zip(*columns, strict=True))
     columns.clear()  # what is in memory twice is much
+    spans = start, end
     for rows in groups(stream) if len(stream) else ():
-        order = rows[np.lexsort((-end[rows], start[rows]))]
         of_stream = int(stream[rows[0]])
-        yield Track(
-            f"stream {of_stream}",
-            of_stream,
-            False,
-            False,
-            start[order],
-            end[order],
-            index[order],
-            names,
-            category[order],
-            number[order],
-            order.astype(np.int32),
-        )
+        label = f"stream {of_stream}"
+        of_rows = _track(label, of_stream, rows, spans, (index, names), category, has_rows=True)
+        yield replace(of_rows, is_host=False, operation=number[of_rows.row])
 
 
 def communication_track(rank: CpuRank) -> Track:
     """Return the communication of a rank without a GPU, from the ranges of `instrument`."""
     operations, labels = rank.work.operations, rank.trace.label_ranges[rank.process]
-    order = np.lexsort((-operations.end_ns, operations.start_ns))
-    category = np.full(len(order), EventKind.COMMUNICATION, np.int8)
-    return Track(
-        "communication",
-        0,
-        True,
-        False,
-        operations.start_ns[order],
-        operations.end_ns[order],
-        operations.text[order].astype(np.int32),
-        labels.texts,
-        category,
-        order.astype(np.int32),
-        np.full(len(order), -1, np.int32),
-    )
+    spans, rows = (operations.start_ns, operations.end_ns), np.arange(len(operations))
+    names, kind = (operations.text, labels.texts), EventKind.COMMUNICATION
+    track = _track("communication", 0, rows, spans, names, kind, has_rows=True)
+    return replace(track, operation=track.row, row=track.operation)
 
 
 def host_tracks(rank: Rank) -> Iterator[Track]:
@@ -205,8 +184,8 @@ def host_tracks(rank: Rank) -> Iterator[Track]:
     if calls is None or len(calls) == 0:
         return
     index, names = _numbered(calls.name, rank.trace.api_names, "(unnamed call)")
-    spans = calls.start_ns, calls.end_ns
-    yield from _thread_tracks(rank, "CUDA calls", calls.thread, spans, index, names, EventKind.CALL)
+    spans, of_call = (calls.start_ns, calls.end_ns), (index, names)
+    yield from _thread_tracks(rank, "CUDA calls", calls.thread, spans, of_call, EventKind.CALL)
 
 
 def _range_tracks(rank: Rank) -> Iterator[Track]:
@@ -220,8 +199,9 @@ def _range_tracks(rank: Rank) -> Iterator[Track]:
     for rows in groups(table.thread, table.nests.astype(np.int64)):
         thread, nests = int(table.thread[rows[0]]), bool(table.nests[rows[0]])
         what = "ranges" if nests else "ranges started and ended"
-        spans = table.start_ns, end
-        yield _host_track(rank, what, thread, nests, rows, spans, table.name, table.names)
+        number, spans = rank.trace.thread_number(thread), (table.start_ns, end)
+        label, names = f"thread {number}: {what}", (table.name, table.names)
+        yield _track(label, number, rows, spans, names, EventKind.RANGE, nests=nests)
 
 
 def operator_tracks(rank: Rank) -> Iterator[Track]:
@@ -229,9 +209,9 @@ def operator_tracks(rank: Rank) -> Iterator[Track]:
     operators = rank.trace.operators(rank.process)
     if operators is None:
         return
-    thread, name = operators.packed_thread.values, operators.packed_name.values
+    thread, names = operators.packed_thread.values, (operators.packed_name.values, operators.names)
     spans = operators.start_ns, operators.end_ns
-    yield from _thread_tracks(rank, OPERATORS, thread, spans, name, operators.names)
+    yield from _thread_tracks(rank, OPERATORS, thread, spans, names, EventKind.RANGE)
 
 
 def mark_tracks(rank: Rank) -> Iterator[Track]:
@@ -239,10 +219,8 @@ def mark_tracks(rank: Rank) -> Iterator[Track]:
     marks = rank.trace.marks(rank.process)
     if marks is None:
         return
-    times = marks.time_ns, marks.time_ns
-    yield from _thread_tracks(
-        rank, "marks", marks.thread, times, marks.name, marks.names, EventKind.MARK
-    )
+    times, names = (marks.time_ns, marks.time_ns), (marks.name, marks.names)
+    yield from _thread_tracks(rank, "marks", marks.thread, times, names, EventKind.MARK)
 
 
 def _thread_tracks(
@@ -250,41 +228,47 @@ def _thread_tracks(
     what: str,
     thread: Int64,
     spans: tuple[Int64, Int64],
-    name: Int32 | Int64,
-    names: Sequence[str],
-    category: EventKind = EventKind.RANGE,
+    names: tuple[Int32 | Int64, Sequence[str]],
+    kind: EventKind,
 ) -> Iterator[Track]:
-    nests = category is not EventKind.MARK
+    nests, has_rows = kind is not EventKind.MARK, kind is EventKind.CALL
     for rows in groups(thread):
-        number = int(thread[rows[0]])
-        yield _host_track(rank, what, number, nests, rows, spans, name, names, category)
+        number = rank.trace.thread_number(int(thread[rows[0]]))
+        label = f"thread {number}: {what}"
+        yield _track(label, number, rows, spans, names, kind, nests=nests, has_rows=has_rows)
 
 
-def _host_track(
-    rank: Rank,
-    what: str,
-    thread: int,
-    nests: bool,
+def _track(
+    label: str,
+    number: int,
     rows: Int64,
     spans: tuple[Int64, Int64],
-    name: Int32 | Int64,
-    names: Sequence[str],
-    category: EventKind = EventKind.RANGE,
+    names: tuple[Int32 | Int64, Sequence[str]],
+    category: EventKind | npt.NDArray[np.int8],
+    *,
+    nests: bool = False,
+    has_rows: bool = False,
 ) -> Track:
-    number, (start_ns, end_ns) = rank.trace.thread_number(thread), spans
+    """Return a track of a thread: those events whose rows are given, in the order of tracks.
+
+    `spans`: starts and ends of all events; `names`: indices of their names, and the names.
+    `has_rows`: whether the track has the rows, which are those of calls.
+    """
+    start_ns, end_ns = spans
     order = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]
+    none = np.full(len(order), -1, np.int32)
     return Track(
-        f"thread {number}: {what}",
+        label,
         number,
         True,
         nests,
         start_ns[order],
         end_ns[order],
-        name[order].astype(np.int32),
-        names,
-        np.full(len(order), category, np.int8),
-        np.full(len(order), -1, np.int32),
-        order.astype(np.int32) if category is EventKind.CALL else np.full(len(order), -1, np.int32),
+        names[0][order].astype(np.int32),
+        names[1],
+        np.broadcast_to(np.asarray(category, np.int8), start_ns.shape)[order],
+        none,
+        order.astype(np.int32) if has_rows else none,
     )
 
 
