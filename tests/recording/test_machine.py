@@ -1,12 +1,12 @@
 """The facts about a machine: of the system and of `nvidia-smi`."""
 
+import os
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from traceprof.recording.machine import (
-    as_ranges,
     counters_restricted,
     look_at_cores,
     look_at_machine,
@@ -169,11 +169,10 @@ def test_nodes(tmp_path: Path) -> None:
     assert look_at_cores(0, root, {}).numa_nodes[9:] == ("72-79", "80-87")
 
 
-@pytest.mark.parametrize(
-    ("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2, 5, 7, 8], "0-2,5,7-8")]
-)
-def test_ranges(numbers: list[int], text: str) -> None:
-    assert as_ranges(numbers) == text
+def test_allowed_cores_are_those_of_this_process() -> None:
+    parts = [part.partition("-") for part in look_at_cores(0).allowed.split(",")]
+    ranges = [range(int(first), int(last or first) + 1) for first, _, last in parts]
+    assert {number for numbers in ranges for number in numbers} == os.sched_getaffinity(0)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -72,11 +73,7 @@ def counters_restricted(root: Path = Path("/")) -> bool | None:
 
 def network_cards(root: Path = Path("/")) -> tuple[str, ...]:
     """Return the names of InfiniBand and RoCE cards."""
-    folder = root / "sys/class/infiniband"
-    try:
-        return tuple(sorted(path.name for path in folder.iterdir()))
-    except OSError:
-        return ()
+    return tuple(sorted(path.name for path in (root / "sys/class/infiniband").glob("*")))
 
 
 def read_text(path: Path) -> str:
@@ -105,22 +102,28 @@ def look_at_cores(
     `environment` of their own.
     """
     environment = os.environ if environment is None else environment
-    allowed = sorted(os.sched_getaffinity(0))
+    num_allowed = len(os.sched_getaffinity(0))
+    status = read_text(root / "proc/self/status")
+    allowed = re.search(r"^Cpus_allowed_list:\s*(\S+)", status, re.MULTILINE)
     groups = [*_groups(root)]
     limits = [limit for folder in groups if (limit := _quota(folder)) is not None]
     periods, throttled, throttled_ns = _throttled(groups)
     known = (_number(environment.get(name, "")) for name in _RANKS_HERE)
+    nodes = sorted(
+        (root / "sys/devices/system/node").glob("node[0-9]*"),
+        key=lambda path: int(path.name.removeprefix("node")),
+    )
     return Cores(
-        num_cores=os.cpu_count() or len(allowed),
-        allowed=as_ranges(allowed),
-        num_allowed=len(allowed),
+        num_cores=os.cpu_count() or num_allowed,
+        allowed="" if allowed is None else allowed.group(1),
+        num_allowed=num_allowed,
         quota=min(limits, default=None),
         num_periods=periods,
         num_throttled=throttled,
         throttled_ns=throttled_ns,
         num_ranks=next(filter(None, known), num_gpus),
         omp_num_threads=_number(environment.get("OMP_NUM_THREADS", "").partition(",")[0]),
-        numa_nodes=tuple(_numa_nodes(root)),
+        numa_nodes=tuple(read_text(node / "cpulist").strip() for node in nodes),
     )
 
 
@@ -136,17 +139,6 @@ def throttled_since(before: Cores, after: Cores) -> Cores:
         num_throttled=rise(before.num_throttled, after.num_throttled),
         throttled_ns=rise(before.throttled_ns, after.throttled_ns),
     )
-
-
-def as_ranges(numbers: list[int]) -> str:
-    """Return ascending numbers as Linux lists them: `0-7,64-71`."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)
 
 
 def _groups(root: Path) -> Iterator[Path]:
@@ -191,16 +183,6 @@ def _throttled(groups: list[Path]) -> tuple[int | None, int | None, int | None]:
                 ns if us is None else us * _NS_PER_US,
             )
     return None, None, None
-
-
-def _numa_nodes(root: Path) -> Iterator[str]:
-    folder = root / "sys/devices/system/node"
-    try:
-        nodes = [path for path in folder.iterdir() if path.name.removeprefix("node").isdecimal()]
-    except OSError:
-        return
-    for node in sorted(nodes, key=lambda path: int(path.name.removeprefix("node"))):
-        yield read_text(node / "cpulist").strip()
 
 
 def _number(text: str) -> int | None:
