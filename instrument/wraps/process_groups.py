@@ -58,50 +58,42 @@ def _is_async(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     return getattr(options, "asyncOp", True)
 
 
-def _message(place: int, *names: str) -> Describe:
+def _reader(
+    place: int | None = None,
+    *names: str,
+    direction: str = "",
+    root: int | None = None,
+    kind: int = COLLECTIVE,
+) -> Describe:
+    """Return what describes calls of a method.
+
+    The message is at `place`, or given by a name that begins with one of `names`; the root or the
+    other rank is at `root`.
+    """
+
     def describe(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
+        if place is None:
+            return operation(group, is_async=_is_async(args, kwargs))
         # The common case, written out: further calls would double the cost.
-        if len(args) > place and not kwargs and type(args[place]) is list:
+        if len(args) > place and not kwargs and not direction and type(args[place]) is list:
             tensors, options = args[place], args[-1]
             if tensors and type(tensors[0]) is Tensor:
                 is_async = getattr(options, "asyncOp", True)
                 return group, tensors, "", None, None, COLLECTIVE, False, is_async
-        tensors = _tensors(_argument(args, kwargs, place, *names))
-        return operation(group, tensors, is_async=_is_async(args, kwargs))
+        tensors, rank = _tensors(_argument(args, kwargs, place, *names)), None
+        if root is not None:
+            given = _argument(args, kwargs, root, "root", "opts", f"{direction}Rank")
+            rank = getattr(given, "rootRank", given) or 0
+        is_async = kind == COLLECTIVE and _is_async(args, kwargs)
+        return operation(group, tensors, direction, None, rank, kind=kind, is_async=is_async)
 
     return describe
 
 
-def _rooted(direction: str, place: int, root: int, *names: str) -> Describe:
-    def describe(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
-        tensors = _tensors(_argument(args, kwargs, place, *names))
-        given = _argument(args, kwargs, root, "root", "opts")
-        rank = getattr(given, "rootRank", given) or 0
-        is_async = _is_async(args, kwargs)
-        return operation(group, tensors, direction, None, rank, is_async=is_async)
-
-    return describe
-
-
-def _transfer(direction: str, place: int) -> Describe:
-    def describe(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
-        tensors = _tensors(_argument(args, kwargs, 0, "tensors"))
-        peer = _argument(args, kwargs, place, f"{direction}Rank")
-        return operation(group, tensors, direction, None, peer, kind=TRANSFER)
-
-    return describe
-
-
-def _receive_from_anybody(group: dist.ProcessGroup, tensors: Any, _: int) -> Operation:  # noqa: ANN401
-    return operation(group, _tensors(tensors), "src", kind=TRANSFER)
-
-
-def _no_message(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Operation:  # noqa: ANN401
-    return operation(group, is_async=_is_async(args, kwargs))
-
-
-_INPUT = _message(1, "input")
-_OUTPUT = _message(0, "output")
+_INPUT = _reader(1, "input")
+_OUTPUT = _reader(0, "output")
+_TENSORS = _reader(0, "tensor")
+_GATHER = _reader(1, "input", direction="dst", root=2)
 
 METHODS: Mapping[str, tuple[str, Describe]] = {
     "_allgather_base": ("all_gather_into_tensor", _INPUT),
@@ -112,24 +104,24 @@ METHODS: Mapping[str, tuple[str, Describe]] = {
     "allgather": ("all_gather", _INPUT),
     "allgather_coalesced": ("all_gather_coalesced", _INPUT),
     "allgather_into_tensor_coalesced": ("all_gather_into_tensor_coalesced", _INPUT),
-    "allreduce": ("all_reduce", _message(0, "tensor")),
-    "allreduce_coalesced": ("all_reduce_coalesced", _message(0, "tensor")),
+    "allreduce": ("all_reduce", _TENSORS),
+    "allreduce_coalesced": ("all_reduce_coalesced", _TENSORS),
     "alltoall": ("all_to_all", _INPUT),
     "alltoall_base": ("all_to_all_single", _INPUT),
-    "barrier": ("barrier", _no_message),
-    "broadcast": ("broadcast", _rooted("src", 0, 1, "tensor")),
-    "gather": ("gather", _rooted("dst", 1, 2, "input")),
-    "gather_single": ("gather_single", _rooted("dst", 1, 2, "input")),
-    "monitored_barrier": ("monitored_barrier", _no_message),
-    "recv": ("irecv", _transfer("src", 1)),
-    "recv_anysource": ("irecv", _receive_from_anybody),
-    "reduce": ("reduce", _rooted("dst", 0, 1, "tensor")),
+    "barrier": ("barrier", _reader()),
+    "broadcast": ("broadcast", _reader(0, "tensor", direction="src", root=1)),
+    "gather": ("gather", _GATHER),
+    "gather_single": ("gather_single", _GATHER),
+    "monitored_barrier": ("monitored_barrier", _reader()),
+    "recv": ("irecv", _reader(0, "tensors", direction="src", root=1, kind=TRANSFER)),
+    "recv_anysource": ("irecv", _reader(0, "tensors", direction="src", kind=TRANSFER)),
+    "reduce": ("reduce", _reader(0, "tensor", direction="dst", root=1)),
     "reduce_scatter": ("reduce_scatter", _OUTPUT),
     "reduce_scatter_single": ("reduce_scatter_single", _OUTPUT),
     "reduce_scatter_single_coalesced": ("reduce_scatter_single_coalesced", _OUTPUT),
     "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor_coalesced", _OUTPUT),
-    "scatter": ("scatter", _rooted("src", 0, 2, "output")),
-    "send": ("isend", _transfer("dst", 1)),
+    "scatter": ("scatter", _reader(0, "output", direction="src", root=2)),
+    "send": ("isend", _reader(0, "tensors", direction="dst", root=1, kind=TRANSFER)),
 }
 """Each method's name among PyTorch's functions, and how to read its arguments."""
 WAITS = ("wait", "synchronize")

@@ -23,7 +23,7 @@ def test_tensors_of_nested_lists(value: Any, tensors: list[torch.Tensor]) -> Non
 
 @pytest.mark.parametrize("is_async", [True, False])
 def test_arguments_by_place_and_by_keyword_are_described_alike(is_async: bool) -> None:
-    describe = process_groups._message(0, "tensors")
+    describe = process_groups._reader(0, "tensors")
     group: Any = object()
     options = SimpleNamespace(asyncOp=is_async)
     by_place = describe(group, [ONE], options)
