@@ -31,14 +31,15 @@ class ReportedTraining:
         if self._options:
             watch(**self._options)
 
-    def epoch_begins(self, number: int) -> None:
-        """Open `epoch N`."""
-        self._close("epoch")
-        self._enter("epoch", annotate(f"epoch {number}"))
+    def opens(self, kind: str, text: str) -> None:
+        """Open a range of a kind of which no other is open any more."""
+        self.closes(kind)
+        self._enter(kind, annotate(text))
 
-    def epoch_ends(self) -> None:
-        """Close the epoch, and a step that is still open."""
-        self._close("epoch")
+    def closes(self, kind: str) -> None:
+        """Close the range of a kind, and those inside that are still open."""
+        while kind in self._open:
+            self._open.popitem()[1].__exit__()
 
     def step_begins(self) -> None:
         """Open the next step, if none is open: batches of gradient accumulation are one step."""
@@ -49,20 +50,7 @@ class ReportedTraining:
         """Close the step if there are more optimizer steps than at the last call."""
         if num_optimizer_steps != self._num_optimizer_steps:
             self._num_optimizer_steps = num_optimizer_steps
-            self.step_ends()
-
-    def step_ends(self) -> None:
-        """Close the step."""
-        self._close("step")
-
-    def validation_begins(self) -> None:
-        """Open `validate`, which may be inside a step."""
-        self._close("validation")
-        self._enter("validation", annotate("validate"))
-
-    def validation_ends(self) -> None:
-        """Close `validate`."""
-        self._close("validation")
+            self.closes("step")
 
     def end(self) -> None:
         """Close all ranges: the training is over, or has failed within a step."""
@@ -74,10 +62,6 @@ class ReportedTraining:
     def _enter(self, kind: str, opened: annotate) -> None:
         self._open[kind] = opened
         opened.__enter__()
-
-    def _close(self, kind: str) -> None:
-        while kind in self._open:
-            self._open.popitem()[1].__exit__()
 
 
 class _Callback:

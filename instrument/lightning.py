@@ -16,12 +16,14 @@ from instrument.callbacks import callback_class
 
 _HOOKS = {
     "on_train_start": lambda training, trainer: training.begin(trainer.global_step),
-    "on_train_epoch_start": lambda training, trainer: training.epoch_begins(trainer.current_epoch),
+    "on_train_epoch_start": lambda training, trainer: training.opens(
+        "epoch", f"epoch {trainer.current_epoch}"
+    ),
     "on_train_batch_start": lambda training, _: training.step_begins(),
     "on_train_batch_end": lambda training, trainer: training.batch_ends(trainer.global_step),
-    "on_train_epoch_end": lambda training, _: training.epoch_ends(),
-    "on_validation_start": lambda training, _: training.validation_begins(),
-    "on_validation_end": lambda training, _: training.validation_ends(),
+    "on_train_epoch_end": lambda training, _: training.closes("epoch"),
+    "on_validation_start": lambda training, _: training.opens("validation", "validate"),
+    "on_validation_end": lambda training, _: training.closes("validation"),
     "on_train_end": lambda training, _: training.end(),
     "on_exception": lambda training, _: training.end(),
 }

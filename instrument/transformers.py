@@ -15,10 +15,12 @@ from instrument.callbacks import callback_class
 
 _HOOKS = {  # a step is an optimizer step, of one or more batches
     "on_train_begin": lambda training, state: training.begin(state.global_step),
-    "on_epoch_begin": lambda training, state: training.epoch_begins(int(state.epoch or 0)),
+    "on_epoch_begin": lambda training, state: training.opens(
+        "epoch", f"epoch {int(state.epoch or 0)}"
+    ),
     "on_step_begin": lambda training, _: training.step_begins(),
-    "on_step_end": lambda training, _: training.step_ends(),
-    "on_epoch_end": lambda training, _: training.epoch_ends(),
+    "on_step_end": lambda training, _: training.closes("step"),
+    "on_epoch_end": lambda training, _: training.closes("epoch"),
     "on_train_end": lambda training, _: training.end(),
 }
 

@@ -29,14 +29,6 @@ _MAX_TITLE = 80
 _ROW = 34  # of the drawing of a comparison, pixels
 
 
-class DrawnPart(Record, frozen=True):
-    """Part of a drawn step: its CSS class, and its place in pixels."""
-
-    name: str
-    x: float
-    width: float
-
-
 class DrawnStep(Record, frozen=True):
     """A mean step as a row of the drawing."""
 
@@ -44,7 +36,7 @@ class DrawnStep(Record, frozen=True):
     y: int  # its top
     text: str  # how long it is
     end: float  # where it ends, in pixels
-    parts: tuple[DrawnPart, ...]  # what it is made of
+    parts: tuple[tuple[str, float, float], ...]  # the class, place and width of each
 
 
 class FindingCard(Record, frozen=True):
@@ -149,6 +141,6 @@ def _drawn(name: str, y: int, mean: Parts, longest_ns: int) -> DrawnStep:
     x, parts = float(drawings.LABELS), []
     for part in PARTS:
         width = scale * getattr(mean, part)
-        parts.append(DrawnPart(part, round(x, 1), round(width, 1)))
+        parts.append((part, round(x, 1), round(width, 1)))
         x += width
     return DrawnStep(name, y, duration(mean.mean_step_ns), round(x, 1), tuple(parts))
