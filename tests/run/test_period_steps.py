@@ -109,6 +109,27 @@ def test_phases_of_a_program(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("kernel", "num", "length_us", "num_phases"),
+    [
+        ("sweep", 40, 30, 2),
+        ("sweep", 9, 200, 1),  # no loop
+        ("sweep", 12, 30, 1),  # takes little
+        ("vectorized_elementwise_kernel", 40, 30, 1),  # what prepares data in a known way
+    ],
+)
+def test_a_loop_before_the_first_matrix_multiplication_is_a_program(
+    kernel: str, num: int, length_us: int, num_phases: int, tmp_path: Path
+) -> None:
+    builder = solver(num, (kernel, "axpy_kernel"), length_us=length_us)
+    begin = num * (20 + 2 * (length_us + 2)) * US
+    solver(60, ("gemm", "scale"), builder=builder, begin_ns=begin)
+    with ranks_of(builder.write(tmp_path)) as (rank,):
+        phases = known(rank.periods).phases
+        assert [phase.kernel for phase in phases] == [kernel, "gemm"][-num_phases:]
+        assert (known(rank.main_compute).start_ns < begin) is (num_phases == 2)
+
+
 def test_a_name_that_the_period_has_twice() -> None:
     text = str(Period("norm", 4, is_only=False))
     assert text == "a period of 4 kernels that begins with norm"

@@ -14,11 +14,11 @@ import numpy.typing as npt
 from traceprof import intervals
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.kernel_names import function_name
-from traceprof.kernel_names.categories import is_main_compute
+from traceprof.kernel_names.categories import is_main_compute, kernel_kind
 from traceprof.run.launching_calls import launching_calls
 from traceprof.structs import Record
 from traceprof.trace.model.host import ApiCalls
-from traceprof.trace.model.operations import Operations, RankOperations
+from traceprof.trace.model.operations import Kernels, Operations, RankOperations
 from traceprof.trace.model.trace import Trace
 
 # Kernels that only PyTorch has: its own, and those that its compiler generates.
@@ -92,6 +92,8 @@ def _torch_evidence(trace: Trace, process: int, kernel_names: Iterable[str]) -> 
     return None if ranges is None or not len(ranges.names) else f"range {ranges.names[0]}"
 
 
+_MIN_REPEATED = 10  # times: what a program does before its first recognised kernel is a loop
+_MIN_OTHER = 0.2  # of the kernels' time: a loop that takes less comes before the program
 _MOST = 0.5  # of the compute time: what kernels hold that stand for all of a program
 
 
@@ -136,6 +138,7 @@ def main_compute(
     if any(is_main.values()):
         chosen = [index for index, text in texts.items() if is_main[text]]
         mask = _have(signature, chosen, num_signatures)
+        mask |= _other_program(kernels, int(mask.argmax()), texts)
         return MainCompute(mask, False, None, mask, False)
     time = np.bincount(signature, kernels.length_ns, minlength=num_signatures)
     time_of: dict[str, float] = {}
@@ -152,6 +155,20 @@ def main_compute(
         for of in ({longest}, most)
     )
     return MainCompute(main, longest == "", longest, standing, "" in most)
+
+
+def _other_program(kernels: Kernels, first: int, texts: Mapping[int, str]) -> Mask:
+    """Kernels of unknown names that a program repeats before the first that is recognised.
+
+    None if they take little: then they prepare what comes.
+    """
+    before = kernels.signature[:first]
+    count = np.bincount(before, minlength=len(kernels.name_of_signature))
+    repeated = [index for index in texts if count[index] >= _MIN_REPEATED]
+    chosen = [index for index in repeated if not kernel_kind(texts[index]).is_known]
+    mask = _have(kernels.signature, chosen, len(count))
+    held_ns = kernels.length_ns[:first][mask[:first]].sum()
+    return mask if held_ns >= _MIN_OTHER * kernels.length_ns.sum() else np.zeros_like(mask)
 
 
 def main_span(
