@@ -12,9 +12,10 @@ from tests.reference.training import training
 from tests.support.builders import ALL_REDUCE, US, TraceBuilder, solver
 from tests.support.databases import cut
 from tests.support.selection import known
-from tests.support.traces import ranks_of
+from tests.support.traces import ranks_of, result_of
 from traceprof.analysis import analyze
 from traceprof.execution.options import Options
+from traceprof.reports.time_text import outside_the_training
 from traceprof.run import periods
 from traceprof.run.opening import open_report
 from traceprof.run.periods import GRAPH, Period, _are_near, about_periods
@@ -107,6 +108,24 @@ def test_phases_of_a_program(tmp_path: Path) -> None:
             "No range marks steps; a period is a layer of the model, layers 3 to 18:"
             " from one sweep to the next (3 kernels)."
         )
+
+
+@pytest.mark.parametrize("num_later", [0, 6])
+def test_algorithms_that_a_library_tries_are_set_up(num_later: int, tmp_path: Path) -> None:
+    """TensorFlow and XLA check the memory around each; a new shape may need some later on."""
+    tried = ("implicit_convolve_sgemm", "redzone_checker", "winograd_convolve", "redzone_checker")
+    trace, step = TraceBuilder(), ("scudnn_convolve", "relu_kernel", "gemm")
+    solver(12, tried, builder=trace, length_us=100)
+    begin = 12 * (20 + 4 * 102) * US
+    solver(20, step, builder=trace, begin_ns=begin)
+    later = begin + 20 * (20 + 3 * 32) * US
+    solver(num_later, tried, builder=trace, begin_ns=later)
+    solver(3, step, builder=trace, begin_ns=later + num_later * (20 + 4 * 32) * US)
+    path = trace.write(tmp_path)
+    with ranks_of(path) as (rank,):
+        assert begin <= training_of(rank).start_ns < begin + 30 * US
+    (said,) = outside_the_training(result_of(path).breakdown)
+    assert "(48 kernels, set-up: a library tries algorithms)" in said
 
 
 @pytest.mark.parametrize(

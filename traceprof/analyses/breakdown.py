@@ -15,6 +15,7 @@ from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.units import NO_UNIT, Unit, unit_of
 from traceprof.intervals import Int64, Mask
 from traceprof.run.periods import Period
+from traceprof.run.program import is_trial
 from traceprof.run.rank import Rank, Spans, Window, WindowKind
 from traceprof.run.steady_steps import StepUse, phase_spans, steady_steps
 from traceprof.run.step_ranges import StepsSource
@@ -30,6 +31,7 @@ class Surroundings(Record, frozen=True):
 
     bytes_to_gpu: int  # what was copied to the GPU in it: the model, if it was uploaded
     idle_by_cause: Mapping[IdleCause, int]  # why the GPU idled, in ns; empty if that is unknown
+    tries_algorithms: bool  # whether a library tried several algorithms of one operation
 
 
 def surroundings(rank: Rank, start_ns: int, end_ns: int) -> Surroundings | None:
@@ -43,7 +45,10 @@ def surroundings(rank: Rank, start_ns: int, end_ns: int) -> Surroundings | None:
     if rank.trace.holds(Part.API_CALLS):
         within = idle_causes(rank).within(Window(start_ns, end_ns))
         causes = {cause: idle_ns for cause, idle_ns in within.items() if idle_ns}
-    return Surroundings(intervals.total(np.maximum(copies.bytes[to_gpu], 0)), causes)
+    trials = [key for key, name in rank.kernel_names.items() if is_trial(name)]
+    tried_ns = rank.operations.kernels.start_ns[rank.operations.kernels.are_named(trials)]
+    tries = bool(((tried_ns >= start_ns) & (tried_ns < end_ns)).any())
+    return Surroundings(intervals.total(np.maximum(copies.bytes[to_gpu], 0)), causes, tries)
 
 
 MIN_LEAD = 0.03

@@ -130,8 +130,10 @@ def outside_the_training(results: Sequence[BreakdownResult]) -> list[str]:
 def _made_of(part: Measures, around: Surroundings | None) -> str:
     num_bytes = 0 if around is None else around.bytes_to_gpu  # also 0 if sizes are unknown
     uploaded = f", {size_text(num_bytes)} to the GPU" if num_bytes else ""
+    is_tried = around is not None and around.tries_algorithms
+    trials = ", set-up: a library tries algorithms" if is_tried else ""
     shares = [
-        (part.compute_ns, f"compute ({part.num_kernels} kernel{'s' * (part.num_kernels != 1)})"),
+        (part.compute_ns, f"compute ({counted(part.num_kernels, 'kernel')}{trials})"),
         (part.exposed_communication_ns, "communication"),
         (part.exposed_copy_ns, f"copies ({part.num_copies}{uploaded})"),
         (part.idle_ns, f"idle{_idle_causes(part, around)}"),

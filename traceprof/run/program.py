@@ -92,6 +92,7 @@ def _torch_evidence(trace: Trace, process: int, kernel_names: Iterable[str]) -> 
     return None if ranges is None or not len(ranges.names) else f"range {ranges.names[0]}"
 
 
+_TRIAL = re.compile(r"\bredzone_checker")  # of XLA and TensorFlow, after an algorithm was tried
 _MIN_REPEATED = 10  # times: what a program does before its first recognised kernel is a loop
 _MIN_OTHER = 0.2  # of the kernels' time: a loop that takes less comes before the program
 _MOST = 0.5  # of the compute time: what kernels hold that stand for all of a program
@@ -181,16 +182,31 @@ def main_span(
 ) -> MainSpan | None:
     """Return when the main compute ran, after any warm-up; None if there is none."""
     main = main_compute(operations, names, communicates)
-    start_ns = _first(_groups(operations, main), launched_by, calls, warm_up)
+    tried_ns = _tried_until(operations.kernels, main, names)
+    start_ns = _first(_groups(operations, main), launched_by, calls, warm_up, tried_ns)
     if start_ns is None:
         return None
     graphs = operations.graphs
     standing: list[tuple[Operations, Mask]] = [(operations.kernels, main.stands_for_all)]
     standing += [(graphs, np.ones(len(graphs), np.bool_))] * main.graphs_stand_for_all
-    begin_ns = _first(standing, launched_by, calls, warm_up)
+    begin_ns = _first(standing, launched_by, calls, warm_up, tried_ns)
     # What stands for all includes the main compute, which is there.
     ends = [int(group.ends(chosen).max()) for group, chosen in standing if chosen.any()]
     return MainSpan(start_ns, (start_ns if begin_ns is None else begin_ns, max(ends)))
+
+
+def is_trial(name: str) -> bool:
+    """Whether a kernel checks the memory of an algorithm that a library tried: set-up."""
+    return _TRIAL.search(name) is not None
+
+
+def _tried_until(kernels: Kernels, main: MainCompute, names: Mapping[int, str]) -> int:
+    """When the trials of algorithms were over that most main compute follows; 0 without any."""
+    trials = np.flatnonzero(kernels.are_named(key for key, name in names.items() if is_trial(name)))
+    before = np.cumsum(main.kernels)
+    held = np.diff(before[trials], prepend=0, append=before[-1:])
+    most = int(held.argmax()) if len(trials) else 0
+    return int(kernels.ends(trials[most - 1 : most])[0]) if most else 0
 
 
 def _first(
@@ -198,6 +214,7 @@ def _first(
     launched_by: tuple[Int64, Int64],
     calls: ApiCalls | None,
     warm_up: Intervals,
+    tried_ns: int,
 ) -> int | None:
     first: list[int] = []
     warm: list[int] = []
@@ -206,7 +223,7 @@ def _first(
             continue
         start = group.start_ns[chosen]
         warm.append(int(start[0]))
-        is_cold = call[chosen] >= 0
+        is_cold = (call[chosen] >= 0) & (start >= tried_ns)
         if len(warm_up) and calls is not None and is_cold.any():
             launched = calls.start_ns[np.maximum(call[chosen], 0)]
             is_cold &= _are_outside(launched, warm_up)
