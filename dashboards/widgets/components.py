@@ -14,16 +14,15 @@ from dashboards import address as addresses
 from dashboards.address import Address
 from dashboards.view import View
 from traceprof.errors import one_line
-from traceprof.findings import Evidence, NotApplicable, by_reason
-from traceprof.units import counted, duration, percent, ranks_text
+from traceprof.findings import Evidence, NotApplicable
+from traceprof.reports.claims import gaps
+from traceprof.units import counted, duration, percent
 
 Child = Component | str
 Children = Child | Sequence[Child] | None
 
 _POLL_MS = 700
 UNKNOWN = "–"  # noqa: RUF001  (what tables show where there is no number)
-
-_NUMBER = re.compile(r"\d[\d.,]*")
 
 
 def page(title: str, lead: Children, *children: Children) -> Component:
@@ -160,37 +159,23 @@ def part_id(part: str, name: Any) -> dict[str, Any]:  # noqa: ANN401  (or Dash's
 
 
 def missing(not_applicable: Iterable[NotApplicable]) -> list[Component]:
-    """Return what could not be judged, with reasons and how to collect it, equal ones once.
-
-    Of reasons that differ only in their numbers, the first rank's is shown.
-    """
-    alike: dict[tuple[Any, ...], list[NotApplicable]] = {}
-    for same in by_reason(not_applicable):
-        ids = tuple(dict.fromkeys(gap.id for gap in same))
-        reason = _NUMBER.sub("#", same[0].reason)
-        alike.setdefault((ids, reason, same[0].how_to_collect), []).extend(same)
-    entries = []
-    for (ids, *_), group in alike.items():
-        ranks = {gap.rank for gap in group if gap.rank is not None}
-        where = f" on {ranks_text(ranks)}" if ranks else ""
-        differ = len({gap.reason for gap in group}) > 1
-        first = f"rank {group[0].rank}: " if differ and group[0].rank is not None else ""
-        joined = [piece for id_ in ids for piece in (", ", html.Code(id_))][1:]
-        entries.append(
-            html.Li(
-                [
-                    html.Div([*joined, where], className="subject"),
-                    html.P(f"{first}{one_line(group[0].reason)}"),
-                    html.P(["→ ", html.Code(group[0].how_to_collect)], className="how"),
-                ]
-            )
-        )
-    if not entries:
+    """Return what could not be judged, with reasons and how to collect it, equal ones once."""
+    found = gaps([*not_applicable])
+    if not found:
         return []
-    which = ", ".join(dict.fromkeys(id_ for ids, *_ in alike for id_ in ids))
+    entries = [
+        html.Li(
+            [
+                html.Div(html.Code(gap.findings), className="subject"),
+                html.P(gap.reason.removeprefix(":").strip()),
+                html.P(["→ ", html.Code(gap.remedy)], className="how"),
+            ]
+        )
+        for gap in found
+    ]
+    which = ", ".join(dict.fromkeys(", ".join(gap.findings for gap in found).split(", ")))
     title: list[Child] = [html.Strong("Could not be analysed"), f": {which}"]
-    shown = folded(title, html.Ul(entries, className="missing"))
-    return [html.Section(shown, className="card")]
+    return [html.Section(folded(title, html.Ul(entries, className="missing")), className="card")]
 
 
 def interval_address(

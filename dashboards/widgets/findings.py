@@ -22,7 +22,7 @@ from traceprof.analyses.verdict.three_lines import ThreeLines, small_fixes, thre
 from traceprof.analyses.verdict.yields import MIN_CHANGES, expected_ns, usual_yield
 from traceprof.errors import one_line
 from traceprof.findings import Finding, MetricValue, Saving, Severity, by_id, share, worst_of
-from traceprof.reports.claims import gain_text, no_cost, quoted
+from traceprof.reports.claims import gain_text, no_cost, quoted, unowned
 from traceprof.reports.time_text import about_steps, judged_share
 from traceprof.run.periods import about_periods
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text, three_digits
@@ -104,11 +104,7 @@ def _unowned(view: View) -> list[str]:
         if part.rank in view.numbers and part.finding is None:
             parts.setdefault(part.part, []).append(part)
     worst = [max(of_part, key=lambda part: part.fraction) for of_part in parts.values()]
-    return [
-        f"rank {part.rank}: {percent(part.fraction)} of the {judged} is {part.part} that no"
-        f" finding accounts for: {one_line(part.sentence or '')}"
-        for part in worst
-    ]
+    return [one_line(unowned(part, judged)) for part in worst]
 
 
 def finding_card(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.steps import counted_steps
+from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.phases import name_of_phase
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.three_lines import (
@@ -57,12 +58,17 @@ def finding_blocks(analysis: RunResult) -> Iterator[Block]:
         yield paragraph(small)
     left = [part for part in analysis.verdict.attributions if part.finding is None]
     for part in left[:_MAX_UNEXPLAINED]:
-        yield paragraph(
-            f"rank {part.rank}: {percent(part.fraction)} of the {kind} is {part.part} that"
-            f" no finding accounts for: {part.sentence or ''}"
-        )
+        yield paragraph(unowned(part, kind))
     if len(analysis.run.reports) > 1 and any(item.evidence for item in analysis.findings):
         yield Paragraph(_CLOCKS)
+
+
+def unowned(part: Attribution, kind: WindowKind) -> str:
+    """Say that no finding accounts for a part of the time, and what it was."""
+    return (
+        f"rank {part.rank}: {percent(part.fraction)} of the {kind} is {part.part} that"
+        f" no finding accounts for: {part.sentence or ''}"
+    )
 
 
 def short_findings(analysis: RunResult, max_rows: int, max_advice: int) -> Iterator[Block]:

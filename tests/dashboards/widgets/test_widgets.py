@@ -46,7 +46,7 @@ def test_what_is_missing_on_many_ranks_is_said_once() -> None:
     cards = missing(gaps)
     entries = named(cards, "Li")
     assert [" ".join(text(entry).split()) for entry in entries] == [
-        "overlap-slowdown on ranks 0-4, 6-63 rank 0: of 40 kernels, 0 are alike → more",
+        "overlap-slowdown on ranks 0-4, 6-63: of 40 kernels, 0 are alike (rank 0) → more",
         "link-saturated no GPU metrics → sample them",
     ]
     assert missing([]) == []
