@@ -112,13 +112,16 @@ Ask = Callable[..., Any]
 
 
 def asking(analysis: Analysis) -> Ask:
-    """Return a function that asks the server of an analysis, which must have an answer."""
+    """Return a function that asks the server of an analysis until its answer is whole."""
     browser = create_app(analysis).server.test_client()
 
     def ask(route: str, **parameters: object) -> Any:
-        reply = browser.get(f"/timeline/{route}", query_string=parameters)
-        assert reply.status_code == 200, reply.get_data()
-        return json.loads(reply.get_data())
+        while True:
+            reply = browser.get(f"/timeline/{route}", query_string=parameters)
+            assert reply.status_code == 200, reply.get_data()
+            answer = json.loads(reply.get_data())
+            if answer.get("is_all", True):
+                return answer
 
     return ask
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -460,6 +460,7 @@ def test_an_envelope_has_every_extreme(
 
 
 @given(st.integers(-50, 50), st.integers(1, 100), st.integers(1, 30))
+@example(-(1 << 61), 1 << 62, 8191)
 def test_even_limits_cut_a_window_into_even_pieces(start: int, length: int, num: int) -> None:
     limits = even_limits(start, start + length, num)
     assert (limits[0], limits[-1]) == (start, start + length)

@@ -206,10 +206,7 @@ def test_selected_events_are_found_on_the_timeline(analysis: Analysis) -> None:
     def found(columns: str) -> Any:
         where = "rank = 1 AND category = 'communication'"
         sql = f"SELECT {columns} -- two lines\nFROM kernels WHERE {where}"
-        given = {"text": in_field(sql), "order": "start", "most": 1000}
-        while not (answered := ask("matches", **given))["is_all"]:
-            pass
-        return answered
+        return ask("matches", text=in_field(sql), order="start", most=1000)
 
     with_length = found("rank, start_ns, duration_ns")
     assert with_length["count"] == len(chosen) > 0

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dashboards.timeline.rows import Row, Samples, Viewport, view
+from dashboards.timeline.rows import Row, Samples, view
 from tests.support.builders import TraceBuilder
 from tests.support.dashboard import asking, drawn, timeline_of, timelines
 from tests.support.traces import SAMPLE, analysis_of, ranks_of
 from traceprof.analysis import analyze
-from traceprof.intervals import even_limits
 from traceprof.trace.model.operations import BYTES_PER_MS, PERCENT, LinkSamples
 from traceprof.trace.nsight import schema
 
@@ -199,8 +198,8 @@ def covered(events: Sequence[Event], start: int, end: int) -> int:
     return sum(any(first <= at < stop for first, stop in events) for at in range(start, end))
 
 
-def check(events: Sequence[Event], start: int, end: int, columns: int, shift: int = 0) -> Viewport:
-    """Check a view against the definitions, and return it."""
+def check(events: Sequence[Event], start: int, end: int, columns: int, shift: int) -> None:
+    """Check a view against the definitions."""
     shown = view(row(events, shift), start + shift, end + shift, columns, MANY)
     borders = (shown.edges_ns - shift).tolist()
     ordered = sorted(events)
@@ -230,7 +229,6 @@ def check(events: Sequence[Event], start: int, end: int, columns: int, shift: in
         assert share == pytest.approx(1000 * part / width, abs=1)
         assert (share == 0) == (part == 0)
         assert (share == 1000) == (part == width)
-    return shown
 
 
 EVENTS = st.lists(
@@ -240,19 +238,18 @@ EVENTS = st.lists(
 
 
 @settings(deadline=None)
-@given(EVENTS, st.integers(-20, 150), st.integers(1, 90), st.integers(1, 30))
+@given(
+    EVENTS, st.integers(-20, 150), st.integers(1, 90), st.integers(1, 30), st.sampled_from([0, UTC])
+)
+@example([(3, 8)], 0, 10, 2, 0)  # as long as a column
+@example([(3, 7)], 0, 10, 2, 0)  # shorter, in two columns
+@example([(0, 10), (10, 10), (20, 20), (20, 30)], 10, 10, 1, 0)  # moments, and what merely touches
+@example([(0, 12), (1, 90), (2, 3)], 10, 20, 4, 0)  # begun before the view
+@example([(5, 6), (7, 7)], 4, 5, 2000, 0)  # in columns of a nanosecond
 def test_nothing_is_dropped_and_the_cover_is_exact(
-    events: list[Event], start: int, span: int, columns: int
+    events: list[Event], start: int, span: int, columns: int, shift: int
 ) -> None:
-    check(events, start, start + span, columns)
-
-
-@settings(deadline=None)
-@given(EVENTS, st.integers(-20, 150), st.integers(1, 90), st.integers(1, 30))
-def test_times_of_the_clock_are_as_exact(
-    events: list[Event], start: int, span: int, columns: int
-) -> None:
-    check(events, start, start + span, columns, shift=UTC)
+    check(events, start, start + span, columns, shift)
 
 
 @settings(deadline=None)
@@ -297,57 +294,6 @@ def test_kernels_have_categories_and_blocks_that_of_most_time(tmp_path: Path) ->
     assert [*map(named, tile["main"])] == ["matmul", "elementwise"]
 
 
-def test_an_empty_row() -> None:
-    shown = check([], 0, 10, 5)
-    assert (len(shown.event), len(shown.column)) == (0, 0)
-
-
-def test_one_event_as_long_as_a_column_is_shown_by_itself() -> None:
-    #        0         10
-    #  view  |----|----|
-    #  event    |----|
-    shown = check([(3, 8)], 0, 10, 2)
-    assert shown.event.tolist() == [0]
-    assert shown.column.tolist() == []
-
-
-def test_a_shorter_one_is_a_block_in_each_column_that_it_covers() -> None:
-    shown = check([(3, 7)], 0, 10, 2)
-    assert shown.event.tolist() == []
-    assert shown.column.tolist() == [0, 1]
-    assert shown.covered_ns.tolist() == [2, 2]
-    assert shown.count.tolist() == [1, 0]
-
-
-def test_touching_is_not_in_view_and_a_moment_is() -> None:
-    events = [(0, 10), (10, 10), (20, 20), (20, 30)]
-    shown = check(events, 10, 20, 1)
-    assert shown.count.tolist() == [1]
-    assert shown.covered_ns.tolist() == [0]
-
-
-def test_what_began_before_the_view_is_in_its_first_column() -> None:
-    shown = check([(0, 12), (1, 90), (2, 3)], 10, 30, 4)
-    assert shown.event.tolist() == [0, 1]
-    shown = check([(8, 12)], 10, 30, 4)
-    assert (shown.column.tolist(), shown.count.tolist()) == ([0], [1])
-
-
-def test_a_nanosecond_is_the_narrowest_column() -> None:
-    shown = check([(5, 6), (7, 7)], 4, 9, 2000)
-    assert shown.columns == 5
-    assert shown.event.tolist() == [0]
-    assert shown.column.tolist() == [3]
-
-
-def test_columns_of_an_age_do_not_overflow() -> None:
-    borders = even_limits(-(1 << 61), 1 << 61, 8191)
-    widths = np.diff(borders)
-    assert widths.min() > 0
-    assert widths.max() - widths.min() <= 1
-    assert borders[-1] == 1 << 61
-
-
 def test_millions_against_bins_of_one_event_each() -> None:
     # Events of 600 ns every µs: each column of 1000 of them holds 1000, and 60 % is covered.
     start = np.arange(1_000_000, dtype=np.int64) * 1000
@@ -355,13 +301,6 @@ def test_millions_against_bins_of_one_event_each() -> None:
     assert shown.count.tolist() == [1000] * 1000
     assert shown.covered_ns.tolist() == [600_000] * 1000
     assert shown.share.tolist() == [600] * 1000
-
-
-def test_long_ones_among_many_short_ones_are_found() -> None:
-    start = np.arange(100_000, dtype=np.int64) * 1000
-    end = start + 10
-    end[[0, 255, 256, 70_001, 99_999]] += 980
-    assert Row.of(start, end).at_least(slice(1, 99_999), 500).tolist() == [255, 256, 70_001]
 
 
 #  time   0    10   20        40   50 (µs)

@@ -1,6 +1,7 @@
 """The search by label and conditions: what is found, where, and in which columns."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,8 @@ from traceprof.units import size_text
 
 def searching(analysis: Analysis) -> Ask:
     ask = asking(analysis)
-
-    def searched(text: str, **given: object) -> Any:
-        parameters = {"at": 0, "direction": "next", "text": text} | given
-        while not (answer := ask("search", **parameters))["is_all"]:
-            pass
-        return answer
-
-    return searched
+    first = {"at": 0, "direction": "next"}
+    return lambda text, **given: ask("search", text=text, **first | given)
 
 
 @pytest.mark.parametrize(
@@ -151,14 +146,7 @@ TRAINING = SAMPLE.with_stem("training")
 @pytest.fixture(scope="module")
 def listing() -> Iterator[Ask]:
     with analysis_of(TRAINING) as analysis:
-        ask = asking(analysis)
-
-        def listed(**given: object) -> Any:
-            while not (answer := ask("matches", **({"most": 9000} | given)))["is_all"]:
-                pass
-            return answer
-
-        yield listed
+        yield partial(asking(analysis), "matches", most=9000)
 
 
 def test_a_list_says_of_each_match_what_the_tables_say(listing: Ask) -> None:

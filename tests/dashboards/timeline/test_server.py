@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flask import Flask
 from werkzeug.test import TestResponse
 
 from dashboards.server.app import create_app
-from dashboards.timeline import server as timeline_server
 from dashboards.timeline import store as timeline_store
 from dashboards.timeline import tiles as timeline_tiles
 from dashboards.timeline.store import Timelines, TimelineSource
@@ -318,11 +316,6 @@ def test_the_extremes_that_are_allowed(served: Get) -> None:
     assert events(reply["rows"]["0.0"]) == 0
 
 
-def test_nothing_else_is_below_the_timeline(served: Get) -> None:
-    # Every other path is the page itself: Dash's, which shows that there is no such view.
-    assert b"[project]" not in served("../../pyproject.toml").get_data()
-
-
 def test_a_report_that_is_damaged_where_the_analysis_did_not_look(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,10 +351,3 @@ def test_ranks_of_one_report_have_names_of_their_own(tmp_path: Path) -> None:
             events = kept.whole(rank).events
             assert events["range"].name_of(0) == name
             assert events["mark"].name_of(0) == f"{name} mark"
-
-
-def test_a_server_of_its_own_will_do() -> None:
-    server = Flask("timeline")
-    with analysis_of(SAMPLE) as analysis:
-        timeline_server.register(server, analysis)
-        assert answer(server.test_client().get("/timeline/rank?rank=0"))["rank"] == 0

@@ -20,37 +20,21 @@ from traceprof.errors import UsageError
 UTC = 1_726_722_437_796_624_059
 
 
-def test_all_ranks_are_offered_and_the_first_is_open() -> None:
+def test_all_ranks_are_offered_and_the_first_or_those_asked_for_are_open() -> None:
     with analysis_of(SAMPLE) as analysis:
         page = attributes_of(analysis, Address(timeline_page.PATH))
         assert json.loads(page["ranks"]) == [0, 1]
         assert json.loads(page["opened"]) == [0]
         assert json.loads(page["labels"])["1"].startswith("rank 1 · GPU 1")
         assert page["base"] == "0"
-
-
-def test_ranks_asked_for_are_open() -> None:
-    with analysis_of(SAMPLE) as analysis:
-        page = attributes_of(analysis, Address(timeline_page.PATH, rank=(1,)))
-        assert json.loads(page["ranks"]) == json.loads(page["opened"]) == [1]
+        other = attributes_of(analysis, Address(timeline_page.PATH, rank=(1,)))
+        assert json.loads(other["ranks"]) == json.loads(other["opened"]) == [1]
+        assert other["key"] != page["key"]  # another element
+        windows = [rank.window for rank in analysis.run.ranks]
+        whole = min(of.start_ns for of in windows), max(of.end_ns for of in windows)
+        assert other["run"] == page["run"] == "{},{}".format(*whole)
         with pytest.raises(UsageError, match="rank 7"):
             attributes_of(analysis, Address(timeline_page.PATH, rank=(7,)))
-
-
-def test_the_whole_run_is_that_of_all_ranks() -> None:
-    with analysis_of(SAMPLE) as analysis:
-        page = attributes_of(analysis, Address(timeline_page.PATH, rank=(1,)))
-        windows = [rank.window for rank in analysis.run.ranks]
-        start, end = (int(time) for time in page["run"].split(","))
-        assert start == min(window.start_ns for window in windows)
-        assert end == max(window.end_ns for window in windows)
-
-
-def test_another_address_makes_another_element() -> None:
-    with analysis_of(SAMPLE) as analysis:
-        addresses = [Address(timeline_page.PATH), Address(timeline_page.PATH, select="0.op.1")]
-        keys = {attributes_of(analysis, address)["key"] for address in addresses}
-        assert len(keys) == 2
 
 
 def test_times_of_the_clock_are_counted_from_the_run(tmp_path: Path) -> None:
