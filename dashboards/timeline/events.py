@@ -20,7 +20,7 @@ from traceprof.communication.messages import Messages, messages
 from traceprof.host.places import places, places_of_calls
 from traceprof.host.rank_stalls import RankStalls
 from traceprof.intervals import NO_NUMBERS, Int32, Int64, Mask
-from traceprof.kernel_names import function_name
+from traceprof.kernel_names import kernel_title
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.run.opening import Rank
 from traceprof.trace.columns import Column, PackedSpans, pack
@@ -83,32 +83,17 @@ def _folded(text: str) -> str:
     return text.replace("\n", " ").lower()
 
 
+_AFFIXES = re.compile(r"^CUDAFunctor(?:OnSelf|OnOther)?_|_kernel(?:_(?:cuda|impl)\w*)?$")
+
+
 @lru_cache(maxsize=4096)
 def _label(name: str, *, is_kernel: bool) -> str:
-    shown = function_name(name) if is_kernel else name
-    if is_kernel:
-        computed = _computed(name, shown)
-        shown = f"{computed} · {shown.removeprefix('at::native::')}" if computed else shown
+    """Return what a kernel computes, where its function does many things, before the function."""
+    function, _, detail = kernel_title(name).partition(": ") if is_kernel else (name, "", "")
+    shown = function
+    if detail:
+        shown = f"{_AFFIXES.sub('', detail)} · {function.removeprefix('at::native::')}"
     return shown if len(shown) <= _LABEL_CHARACTERS else f"{shown[: _LABEL_CHARACTERS - 1]}…"
-
-
-# What PyTorch's elementwise and reducing kernels compute is a template's argument: a functor, the
-# operation of a reduction, or the function that a lambda is written in.
-_ARGUMENTS = re.compile(
-    r"\b(\w*[Ff]unctor\w*|[A-Z]\w*Ops)\b|\b(\w+?)(?:_kernel_cuda|_kernel_impl|_kernel)\("
-)
-_WRAPPERS = ("AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor")  # of what they compute
-_GENERIC = re.compile(r"\bat::native::.*(?:elementwise_kernel|reduce_kernel)\b")
-
-
-def _computed(name: str, function: str) -> str:
-    """Return what a generic kernel of PyTorch computes; empty if its name does not show it."""
-    if _GENERIC.search(function) is None:
-        return ""
-    arguments = name.partition("<")[2]
-    computed = [match[1] or match[2] for match in _ARGUMENTS.finditer(arguments)]
-    computed = [word for word in computed if word not in _WRAPPERS and word != "gpu"]
-    return re.sub(r"^CUDAFunctor(?:OnSelf|OnOther)?_", "", computed[0]) if computed else ""
 
 
 _UNKNOWN = "Unknown"  # the kind of a kernel whose name does not show it

@@ -166,6 +166,26 @@ def test_mangled_names_are_read(name: str, expected: str) -> None:
     assert kernel_title(name) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "detail"),
+    [
+        (
+            "void at::native::reduce_kernel<512, 1, at::native::MeanOps<float, float>>(int)",
+            "MeanOps",
+        ),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::gpu_kernel<"
+            "at::native::leaky_relu_kernel(at::TensorIteratorBase&, c10::Scalar const&)>>(int)",
+            "leaky_relu_kernel",
+        ),
+        ("void at::native::elementwise_kernel<4, at::native::BinaryFunctor<float>>(int)", ""),
+        ("void a::gemm<at::native::MulFunctor<float>>(int)", ""),
+    ],
+)
+def test_titles_say_what_kernels_of_many_uses_compute(name: str, detail: str) -> None:
+    assert kernel_title(name).partition(": ")[2] == detail
+
+
 TABLE = """
 # category    format       tensor cores and name; ? is unknown
 # cuBLAS, by age

@@ -184,9 +184,10 @@ _GENERIC = re.compile(r"elementwise_kernel|reduce_kernel|multi_tensor_apply|^cut
 _DETAIL = re.compile(
     r"\w*Functor\w*|\w+_kernel_(?:cuda|impl)\w*|\w+KernelImpl\w*|copy_device_to_device|\w+_functor"
     r"|_amp_foreach_\w+|\w*cutlass_\w+|(?:fprop|dgrad|wgrad|strided_dgrad)_indexed|FlashAttn\w+"
+    r"|\b[A-Z]\w*Ops\b|\w+_kernel(?=\()"
 )
 _LENGTH = re.compile(r"\d{1,3}")  # of a part of a mangled name
-_WRAPPER = re.compile(r"^(?:Binary|BUnary|AUnary|Unary|UnaryOp|BinaryOp)Functor$|^gpu_kernel_impl")
+_WRAPPER = re.compile(r"^(?:Binary|BUnary|AUnary|Unary|UnaryOp|BinaryOp)Functor$|^gpu_kernel")
 
 
 def readable(function: str) -> str:

@@ -51,7 +51,7 @@ def timeline(tmp_path: Path) -> Iterator[RankTimeline]:
 def test_a_kernel(timeline: RankTimeline) -> None:
     event = event_of(timeline, "op", 0)
     assert (event["id"], event["kind"], event["name"]) == ("0.op.0", "compute", GEMM)
-    assert event["label"] == "cutlass::Kernel"
+    assert event["label"] == "cutlass_80_gemm · cutlass::Kernel"
     assert (event["start"], event["end"], event["duration"]) == ("100", "300", "200")
     assert event["facts"] == {
         "stream": "7",
@@ -147,7 +147,12 @@ def test_what_a_block_stands_for(timeline: RankTimeline) -> None:
         "count": 3,
         "num_names": 3,
         "names": [
-            {"name": "cutlass::Kernel", "count": 1, "total": "200", "longest": "200"},
+            {
+                "name": "cutlass_80_gemm · cutlass::Kernel",
+                "count": 1,
+                "total": "200",
+                "longest": "200",
+            },
             {"name": "a", "count": 1, "total": "5", "longest": "5"},
             {"name": "b", "count": 1, "total": "4", "longest": "4"},
         ],
