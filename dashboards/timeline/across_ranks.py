@@ -30,11 +30,10 @@ def collective(store: Timelines, number: int, kernel: int) -> dict[str, Any] | N
     `Collective` in assets/timeline/types.d.ts: `last` and `wait` are null where the clocks leave
     them open, `row` where the kernel has none.
     """
-    analysis = store.source.analysis
+    analysis = store.analysis
     if analysis is None:
         return None
-    by_number = {rank.rank: rank for rank in analysis.run.ranks}
-    rank = by_number[number]
+    rank = store.ranks[number]
     if rank.device is None or number not in analysis.ranks.ranks:
         return None
     message = _message(rank, kernel)
@@ -47,7 +46,7 @@ def collective(store: Timelines, number: int, kernel: int) -> dict[str, Any] | N
         column = waits.group.members.index(member)
         rows = np.flatnonzero(waits.group.place[:, column] == message)
         if len(rows):
-            return _described(store, analysis.ranks, by_number, waits, int(rows[0]))
+            return _described(store, analysis.ranks, waits, int(rows[0]))
     return None
 
 
@@ -72,13 +71,13 @@ def _message(rank: Rank, kernel: int) -> int | None:
 
 
 def _described(
-    store: Timelines, ranks: RankComparison, by_number: dict[int, Rank], waits: GroupWaits, row: int
+    store: Timelines, ranks: RankComparison, waits: GroupWaits, row: int
 ) -> dict[str, Any]:
     group = waits.group
     is_known = bool(waits.is_known[row]) and not bool(waits.is_unknown[row])
     members = []
     for column, member in enumerate(group.members[:MAX_MEMBERS]):
-        rank = by_number[ranks.ranks[member]]
+        rank = store.ranks[ranks.ranks[member]]
         clock = store.clock(rank.rank)
         kernel = int(messages(rank).kernel[group.place[row, column]])
         start = int(rank.operations.kernels.starts.at(np.array([kernel]))[0])
@@ -155,13 +154,12 @@ def _last_arrivals(store: Timelines) -> Int64:
     clocks leave it open), how long after the first, when half of all had come after the first, the
     rank's step, the group and the row in it.
     """
-    compared = None if store.source.analysis is None else store.source.analysis.ranks
-    by_number = {rank.rank: rank for rank in store.source.run.ranks}
+    compared = None if store.analysis is None else store.analysis.ranks
     found = [np.empty((9, 0), np.int64)]
     for number, waits in enumerate(() if compared is None else compared.waits):
         chosen = waits.is_known & ~waits.is_unknown & waits.group.leaves_together
         for column in np.unique(waits.last[chosen]).tolist():
-            rank = by_number[compared.ranks[waits.group.members[column]]]  # type: ignore[union-attr]
+            rank = store.ranks[compared.ranks[waits.group.members[column]]]  # type: ignore[union-attr]
             clock = store.clock(rank.rank)
             if rank.device is None or waits.group.is_mpi or clock.panel:
                 continue
@@ -186,7 +184,7 @@ def _late(one: Sequence[int]) -> dict[str, Any] | None:
 
 
 def _apart(store: Timelines, one: Sequence[int]) -> dict[str, Any]:
-    analysis: Analysis = store.source.analysis  # type: ignore[assignment]  # it compared them
+    analysis: Analysis = store.analysis  # type: ignore[assignment]  # it compared them
     group = analysis.ranks.waits[one[_GROUP]].group
     operation = group.operations[int(group.operation[one[_ROW]])]
     return {

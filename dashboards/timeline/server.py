@@ -26,7 +26,7 @@ from dashboards.timeline.area import listed, statistics
 from dashboards.timeline.detail import describe, summarize
 from dashboards.timeline.events import OPERATION, SOURCES
 from dashboards.timeline.search import SQL, Place, Query
-from dashboards.timeline.store import OtherSide, Timelines, TimelineSource
+from dashboards.timeline.store import OtherSide, Timelines
 from dashboards.timeline.tiles import strip, tiles
 from dashboards.timeline.tracks import RankTimeline, Track
 from dashboards.view import View
@@ -151,7 +151,7 @@ _UNKNOWN_PATH = (
 
 def register(server: Flask, analysis: Analysis) -> None:
     """Answer the timeline's requests: for the run, and for the other side of its comparison."""
-    store, other = Timelines(TimelineSource.of(analysis)), OtherSide(analysis)
+    store, other = Timelines.of(analysis), OtherSide(analysis)
     for prefix, timelines in ((AFTER, lambda: store), (BEFORE, other.timelines)):
         routes = Blueprint(prefix, __name__, url_prefix=f"/{prefix}")
         routes.register_error_handler(TraceprofError, _failed)
@@ -176,7 +176,7 @@ def _steps(store: Timelines) -> dict[str, Any]:
         for step in store.steps(number)
     ]
     if not steps:
-        start, end = store.source.judged.get(number) or abort(404, "nothing of it was measured")
+        start, end = store.judged.get(number) or abort(404, "nothing of it was measured")
         steps = [(None, start, end - start)]
     at = store.clock(number).at
     return {
@@ -227,7 +227,7 @@ def _collective(store: Timelines) -> dict[str, Any]:
     number, source, index = _asked_event("id")
     if source != OPERATION:
         abort(404, "it is not a GPU operation")
-    if store.source.analysis is None:
+    if store.analysis is None:
         abort(404, _NOT_ANALYSED)
     members = collective(store, _known_rank(store, number), index)
     return members if members is not None else abort(404, "it was not matched with other ranks")
@@ -248,7 +248,7 @@ def _path(store: Timelines) -> dict[str, Any]:
         number = _known_rank(store, _integer("rank", 0))
         start, end = map(store.clock(number).own, _times())
         steps = steps_within(store.steps(number), start, end)
-    analysis = store.source.analysis or abort(404, _NOT_ANALYSED)
+    analysis = store.analysis or abort(404, _NOT_ANALYSED)
     question = questions_about(analysis).about(PathQuestion(*(steps or (None,))))
     named = WHOLE_PATH if steps is None else "-".join(map(str, dict.fromkeys(steps)))
     if not question.is_over:
@@ -263,7 +263,7 @@ def _asked_query(store: Timelines) -> tuple[Query, bool]:
     text = _text("text", _MAX_SEARCH)
     if not text.startswith(SQL):
         return searching.parsed(text), True
-    analysis = store.source.analysis or abort(404, _NOT_ANALYSED)
+    analysis = store.analysis or abort(404, _NOT_ANALYSED)
     question = questions_about(analysis).about(QueryQuestion(searching.in_lines(text)))
     result: QueryResult | None = question.answer
     why = question.error or (result and not result.times and "it selects no rank and start_ns")
@@ -374,7 +374,7 @@ def described(store: Timelines, number: int, *, with_host: bool) -> dict[str, An
     """Return the rows of a rank, and its findings' evidence."""
     timeline = store.whole(number) if with_host else store.gpu(number)
     extent, clock = timeline.extent_ns, timeline.clock
-    analysis = store.source.analysis
+    analysis = store.analysis
     findings = analysis.findings if analysis is not None else ()
     unit = "" if analysis is None else View(analysis, Address()).unit
     return {

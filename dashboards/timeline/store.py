@@ -13,7 +13,6 @@ import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -26,43 +25,13 @@ from traceprof.analyses.breakdown import StepMeasures, step_times
 from traceprof.analysis import Analysis
 from traceprof.errors import TraceprofError
 from traceprof.execution.options import Options
-from traceprof.host.rank_stalls import RankStalls
 from traceprof.intervals import Int64
 from traceprof.run import opening
-from traceprof.run.opening import Rank, Run
+from traceprof.run.opening import Run
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.open import open_trace
 
 Span = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class TimelineSource:
-    """A run with open reports."""
-
-    run: Run  # its ranks
-    steps: Mapping[int, Sequence[StepMeasures]]  # their training steps, by number of the rank
-    # start and end of the time that findings judge (ns of the rank's report), by rank
-    judged: Mapping[int, Span]
-    clock: Clock  # of the run; all times are drawn on it
-    # of the run; without it, there are no findings, collectives or critical paths
-    analysis: Analysis | None = None
-    # of the threads that launch the work of ranks, by rank
-    stalls: Mapping[int, RankStalls] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, analysis: Analysis) -> TimelineSource:
-        """Return the run of an analysis."""
-        results = {result.rank: result for result in analysis.result.breakdown}
-        judged = {rank: result.judged for rank, result in results.items()}
-        return cls(
-            analysis.run,
-            {rank: result.steps for rank, result in results.items()},
-            {rank: (time.window_start_ns, time.window_end_ns) for rank, time in judged.items()},
-            Clock.of(analysis),
-            analysis,
-            {stalls.rank: stalls for stalls in analysis.result.measured.stalls},
-        )
 
 
 _log = logging.getLogger("traceprof.dashboard")
@@ -121,14 +90,25 @@ _MAX_BYTES = 600_000_000  # of the rows that are kept
 
 
 class Timelines:
-    """The timelines of a run; numbers of ranks are those of `numbers`."""
+    """The timelines of a run with open reports; numbers of ranks are those of `numbers`."""
 
-    def __init__(self, source: TimelineSource) -> None:
-        self.source = source
-        self._ranks = {
-            rank.rank: rank for rank in sorted(source.run.ranks, key=lambda rank: rank.rank)
-        }
-        self._steps = source.steps
+    def __init__(
+        self,
+        run: Run,
+        steps: Mapping[int, Sequence[StepMeasures]],
+        judged: Mapping[int, Span],
+        clock: Clock,
+        analysis: Analysis | None = None,
+    ) -> None:
+        self.run = run
+        self.analysis = analysis  # without it, there are no findings, collectives, critical paths
+        # start and end of the time that findings judge (ns of the rank's report), by rank
+        self.judged = judged
+        self.ranks = {rank.rank: rank for rank in sorted(run.ranks, key=lambda rank: rank.rank)}
+        measured = () if analysis is None else analysis.result.measured.stalls
+        self._stalls = {stalls.rank: stalls for stalls in measured}
+        self._clock = clock
+        self._steps = steps
         self._kept: OrderedDict[int, RankTimeline] = OrderedDict()
         self._events: dict[int, Mapping[str, Events]] = {}
         self._of_gpu: dict[int, Mapping[str, Events]] = {}
@@ -137,10 +117,23 @@ class Timelines:
         self._making: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._reading: defaultdict[int, threading.RLock] = defaultdict(threading.RLock)
 
+    @classmethod
+    def of(cls, analysis: Analysis) -> Timelines:
+        """Return those of an analysis."""
+        results = {result.rank: result for result in analysis.result.breakdown}
+        judged = {rank: result.judged for rank, result in results.items()}
+        return cls(
+            analysis.run,
+            {rank: result.steps for rank, result in results.items()},
+            {rank: (time.window_start_ns, time.window_end_ns) for rank, time in judged.items()},
+            Clock.of(analysis),
+            analysis,
+        )
+
     @property
     def numbers(self) -> Collection[int]:
         """Of the run's ranks, ascending."""
-        return self._ranks.keys()
+        return self.ranks.keys()
 
     def steps(self, number: int) -> Sequence[StepMeasures]:
         """Return the training steps of a rank on its GPU."""
@@ -160,36 +153,57 @@ class Timelines:
 
     def clock(self, number: int) -> RankClock:
         """Return the clock of a rank."""
-        return self.source.clock.rank(number)
+        return self._clock.rank(number)
 
     def gpu(self, number: int) -> RankTimeline:
         """Return a rank's timeline as far as it is made: at least the rows of its GPU."""
-        return self._made(number, lambda _: True, lambda _: self._gpu(number))
+        return self._timeline(number, needs_host=False)
 
     def whole(self, number: int) -> RankTimeline:
         """Return a rank's timeline with the rows of its host."""
-        rank = self._ranks[number]
+        return self._timeline(number, needs_host=True)
 
-        def complete(known: RankTimeline | None) -> RankTimeline:
-            timeline = known or self._gpu(number)
-            with self._reader(rank):
-                return with_host(timeline, self.events(number))
+    def _timeline(self, number: int, *, needs_host: bool) -> RankTimeline:
+        timeline = self._kept.get(number)
+        if timeline is None or needs_host > timeline.has_host:
+            with self._lock:
+                making = self._making[number]
+            with making:  # another thread may have made it meanwhile
+                timeline = self._kept.get(number) or gpu_timeline(
+                    self.ranks[number],
+                    self.steps(number),
+                    self._gpu_events(number),
+                    self.clock(number),
+                )
+                if needs_host > timeline.has_host:
+                    with self._reader(number):
+                        timeline = with_host(timeline, self.events(number))
+                self._keep(number, timeline)
+        else:
+            self._keep(number, timeline)
+        return timeline
 
-        return self._made(number, lambda timeline: timeline.has_host, complete)
+    def _keep(self, number: int, timeline: RankTimeline) -> None:
+        with self._lock:
+            self._kept[number] = timeline
+            self._kept.move_to_end(number)
+            while (
+                len(self._kept) > 1
+                and sum(kept.nbytes for kept in self._kept.values()) > _MAX_BYTES
+            ):
+                self._kept.popitem(last=False)
 
     def searchable(self, numbers: Sequence[int]) -> tuple[dict[int, Mapping[str, Events]], bool]:
         """Return the events of ranks that are read so far, and whether these are all.
 
         Operations of GPUs are ready soon; calls and ranges are read in the background.
         """
-        with self._lock:
-            missing = [number for number in numbers if number not in self._events]
+        missing = [number for number in numbers if number not in self._events]
         is_all = self._event_reader.finish(missing, MAX_WAIT_S)
         until = time.monotonic() + MAX_WAIT_S
         events: dict[int, Mapping[str, Events]] = {}
         for number in numbers:
-            with self._lock:
-                known = self._events.get(number) or self._of_gpu.get(number)
+            known = self._events.get(number) or self._of_gpu.get(number)
             if known is None and (not events or time.monotonic() < until):
                 known = self._gpu_events(number)
             if known is not None:
@@ -197,70 +211,28 @@ class Timelines:
         return events, is_all
 
     def _gpu_events(self, number: int) -> Mapping[str, Events]:
-        with self._lock:
-            known = self._of_gpu.get(number)
+        known = self._of_gpu.get(number)
         if known is None:
-            known = gpu_events(self._ranks[number], self.steps(number), self.clock(number))
-            with self._lock:
-                self._of_gpu[number] = known
-        return known
+            known = gpu_events(self.ranks[number], self.steps(number), self.clock(number))
+        return self._of_gpu.setdefault(number, known)
 
     def events(self, number: int) -> Mapping[str, Events]:
         """Return the events of a rank by source, which may take a second."""
-        rank = self._ranks[number]
-        with self._lock:
-            known = self._events.get(number)
-        if known is not None:
-            return known
-        with self._reader(rank):
-            of_host = host_events(rank, self.clock(number), self.source.stalls.get(number))
-            events = {**self._gpu_events(number), **of_host}
-        with self._lock:
-            return self._events.setdefault(number, events)
+        known = self._events.get(number)
+        if known is None:
+            with self._reader(number):
+                stalls, clock = self._stalls.get(number), self.clock(number)
+                of_host = host_events(self.ranks[number], clock, stalls)
+                known = {**self._gpu_events(number), **of_host}
+        return self._events.setdefault(number, known)
 
     def _read_events(self, number: int) -> None:
-        with self.source.run.in_use():
+        with self.run.in_use():
             self.events(number)
 
-    def _made(
-        self,
-        number: int,
-        is_enough: Callable[[RankTimeline], bool],
-        make: Callable[[RankTimeline | None], RankTimeline],
-    ) -> RankTimeline:
-        timeline = self._known(number)
-        if timeline is not None and is_enough(timeline):
-            return timeline
+    def _reader(self, number: int) -> threading.RLock:
         with self._lock:
-            making = self._making[number]
-        with making:
-            timeline = self._known(number)  # another thread may have made it meanwhile
-            if timeline is not None and is_enough(timeline):
-                return timeline
-            timeline = make(timeline)
-            with self._lock:
-                self._kept[number] = timeline
-                self._kept.move_to_end(number)
-                while (
-                    len(self._kept) > 1
-                    and sum(kept.nbytes for kept in self._kept.values()) > _MAX_BYTES
-                ):
-                    self._kept.popitem(last=False)
-            return timeline
-
-    def _known(self, number: int) -> RankTimeline | None:
-        with self._lock:
-            if number in self._kept:
-                self._kept.move_to_end(number)
-            return self._kept.get(number)
-
-    def _reader(self, rank: Rank) -> threading.RLock:
-        with self._lock:
-            return self._reading[rank.report]
-
-    def _gpu(self, number: int) -> RankTimeline:
-        events, clock = self._gpu_events(number), self.clock(number)
-        return gpu_timeline(self._ranks[number], self.steps(number), events, clock)
+            return self._reading[self.ranks[number].report]
 
 
 class OtherSide:
@@ -296,4 +268,4 @@ class OtherSide:
             self._open.push(stack.pop_all())
         steps = {rank.rank: rank.steps for rank in side.ranks}
         judged = {rank.rank: rank.judged for rank in side.ranks}
-        return Timelines(TimelineSource(run, steps, judged, Clock(0)))
+        return Timelines(run, steps, judged, Clock(0))

@@ -10,7 +10,7 @@ from dashboards.questions import WhatIfQuestion, questions_about, recording
 from dashboards.server import serving
 from dashboards.timeline import store
 from dashboards.timeline.events import gpu_events
-from dashboards.timeline.store import Timelines, TimelineSource
+from dashboards.timeline.store import Timelines
 from tests.support.selection import known
 from tests.support.traces import SAMPLE, analysis_of
 from tests.support.workers import MAX_WAIT_S, until
@@ -80,7 +80,7 @@ def test_what_is_asked_afterwards_is_refused(analysis: Analysis) -> None:
 def test_events_are_read(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
     held_up = HeldUp(gpu_events)
     monkeypatch.setattr(store, "gpu_events", held_up)
-    timelines = Timelines(TimelineSource.of(analysis))
+    timelines = Timelines.of(analysis)
     assert not timelines._event_reader.finish([0], 0)
     held_up.close(analysis)
     assert timelines._event_reader.finish([0], MAX_WAIT_S)

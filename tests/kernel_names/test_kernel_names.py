@@ -174,8 +174,7 @@ def test_mangled_names_are_read(name: str, expected: str) -> None:
             "MeanOps",
         ),
         (
-            "void at::native::vectorized_elementwise_kernel<4, at::native::gpu_kernel<"
-            "at::native::leaky_relu_kernel(at::TensorIteratorBase&, c10::Scalar const&)>>(int)",
+            "void a::vectorized_elementwise_kernel<4, gpu_kernel<leaky_relu_kernel(int)>>()",
             "leaky_relu_kernel",
         ),
         ("void at::native::elementwise_kernel<4, at::native::BinaryFunctor<float>>(int)", ""),

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, Route, expect
 from dashboards.timeline import across_ranks as drawing
 from dashboards.timeline.across_ranks import drawn_path as drawn
 from dashboards.timeline.across_ranks import steps_within
-from dashboards.timeline.store import Timelines, TimelineSource
+from dashboards.timeline.store import Timelines
 from tests.support.builders import TraceBuilder
 from tests.support.dashboard import Timeline, asking
 from tests.support.selection import known
@@ -47,7 +47,7 @@ def test_it_is_the_path_of_the_replay(analysis: Analysis) -> None:
 
 def test_every_operation_of_it_stands_in_the_row_where_it_ran(analysis: Analysis) -> None:
     said = answer(analysis, step=STEP)
-    store = Timelines(TimelineSource.of(analysis))
+    store = Timelines.of(analysis)
     operations = [part for part in said["parts"] if part["kind"] not in {"host", "delay"}]
     assert len(operations) > 20
     for part in operations:
@@ -62,7 +62,7 @@ def test_of_very_many_parts_the_longest_are_drawn(
 ) -> None:
     path = known(step_path(analysis, STEP))
     monkeypatch.setattr(drawing, "MAX_PARTS", 5)
-    said = drawn(Timelines(TimelineSource.of(analysis)), path)
+    said = drawn(Timelines.of(analysis), path)
     lengths = sorted((part.end_ns - part.start_ns for part in path.parts), reverse=True)
     assert sorted((part["length"] for part in said["parts"]), reverse=True) == lengths[:5]
     assert said["num_parts"] == len(path.parts)

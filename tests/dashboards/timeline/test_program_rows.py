@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from dashboards.timeline.events import PLACE, PYTHON, STACK
-from dashboards.timeline.store import Timelines, TimelineSource
+from dashboards.timeline.store import Timelines
 from tests.support.dashboard import asking, drawn
 from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.traces import SAMPLE, analysis_of
@@ -36,7 +36,7 @@ def places_by_kernel(path: Path, rank: int) -> list[tuple[int, int, str]]:
 def test_places_are_those_of_the_kernels(stem: str) -> None:
     path = SAMPLE.with_stem(stem)
     with analysis_of(path) as analysis:
-        store = Timelines(TimelineSource.of(analysis))
+        store = Timelines.of(analysis)
         for number in store.numbers:
             (row,) = (row for row in drawn(store.whole(number)) if row[2] == PLACE)
             assert row[1] == "place in the program"
@@ -46,7 +46,7 @@ def test_places_are_those_of_the_kernels(stem: str) -> None:
 
 def test_a_span_covers_the_samples_of_its_function() -> None:
     with analysis_of(SAMPLE.with_stem("busy-python")) as analysis:
-        store = Timelines(TimelineSource.of(analysis))
+        store = Timelines.of(analysis)
         rank = analysis.run.ranks[0]
         samples = rank.trace.samples(rank.process)
         rows = [row for row in drawn(store.whole(0)) if row[2] == STACK]

@@ -11,7 +11,7 @@ import pytest
 
 from dashboards.timeline.events import COMMUNICATION, COPY, OPERATION
 from dashboards.timeline.search import COLUMNS, Query, hits, parsed
-from dashboards.timeline.store import Timelines, TimelineSource
+from dashboards.timeline.store import Timelines
 from tests.support.builders import TraceBuilder
 from tests.support.dashboard import Ask, asking
 from tests.support.traces import SAMPLE, analysis_of
@@ -96,7 +96,7 @@ def test_conditions_are_counted_event_by_event(analysis: Analysis) -> None:
 @pytest.mark.parametrize("columns", [1, 7, 600])
 @pytest.mark.parametrize("written", ["gemm", "kind:communication", "> 20 us", "cuda"])
 def test_hits_are_marked_where_they_begin(analysis: Analysis, written: str, columns: int) -> None:
-    store = Timelines(TimelineSource.of(analysis))
+    store = Timelines.of(analysis)
     ranks = {number: store.events(number) for number in store.numbers}
     query = parsed(written)
     start, end = store.gpu(0).extent_ns or (0, 1)

@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 from dashboards.server.app import create_app
 from dashboards.timeline import store as timeline_store
 from dashboards.timeline import tiles as timeline_tiles
-from dashboards.timeline.store import Timelines, TimelineSource
+from dashboards.timeline.store import Timelines
 from tests.support.builders import TraceBuilder
 from tests.support.dashboard import damage_host
 from tests.support.selection import long_after
@@ -330,7 +330,7 @@ def test_a_report_that_is_damaged_where_the_analysis_did_not_look(
 
 def test_ranks_not_asked_for_lately_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     with analysis_of(SAMPLE) as analysis:
-        kept = Timelines(TimelineSource.of(analysis))
+        kept = Timelines.of(analysis)
         first = kept.whole(0)
         assert kept.whole(0) is first
         monkeypatch.setattr(timeline_store, "_MAX_BYTES", first.nbytes)
@@ -346,7 +346,7 @@ def test_ranks_of_one_report_have_names_of_their_own(tmp_path: Path) -> None:
         trace.kernel(0, 10, pid=pid, device=rank).nvtx(name, 0, 20, pid=pid)
         trace.nvtx(f"{name} mark", 5, None, pid=pid, event_type=schema.NVTX_MARK)
     with analysis_of(trace.write(tmp_path)) as analysis:
-        kept = Timelines(TimelineSource.of(analysis))
+        kept = Timelines.of(analysis)
         for rank, name in enumerate(("first", "second")):
             events = kept.whole(rank).events
             assert events["range"].name_of(0) == name

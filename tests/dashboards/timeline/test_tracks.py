@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 from dashboards.timeline import rows
 from dashboards.timeline.events import OPERATOR, OPERATORS, STALL, STALLS
 from dashboards.timeline.rows import Row
-from dashboards.timeline.store import Timelines, TimelineSource
+from dashboards.timeline.store import Timelines
 from tests.support.dashboard import Ask, Serve, Timeline, asking
 from tests.support.traces import SAMPLE, analysis_of
 
@@ -186,7 +186,7 @@ def test_real_marks_are_found(traces: Path) -> None:
 
 def test_stalls_of_the_host_have_a_row() -> None:
     with analysis_of(SAMPLE.with_stem("host-stall")) as analysis:
-        store = Timelines(TimelineSource.of(analysis))
+        store = Timelines.of(analysis)
         known = {stalls.rank: stalls for stalls in analysis.result.measured.stalls}
         assert any(len(stalls.start_ns) for stalls in known.values())
         for number in store.numbers:
@@ -226,7 +226,7 @@ def test_the_launching_code_of_a_kernel_and_the_rows_of_operators(traces: Path) 
             assert facts.get("operator") == expected.operator
             assert facts.get("module") == expected.module
             assert facts.get("source") == expected.source
-        store = Timelines(TimelineSource.of(analysis))
+        store = Timelines.of(analysis)
         rows = [track for track in store.whole(rank.rank).tracks if track.kind == OPERATORS]
         assert rows
         assert all(track.is_folded and track.source == OPERATOR for track in rows)
