@@ -218,7 +218,7 @@ def analyze_reports(
             processor core, fewer for small reports. With 1, this process measures them.
         scheduler: `tcp://HOST:PORT` or `tls://HOST:PORT` of a Dask cluster, whose workers measure
             the reports instead.
-        listener: receives progress in rows of a single report, or in reports if there are several.
+        listener: receives progress in rows of a single report, else in reports.
 
     Raises:
         TraceprofError: no report can be read, the options select nothing, or the cluster cannot be

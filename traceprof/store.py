@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -43,20 +43,25 @@ LISTS = (
 """The lists that are tables; the document as a whole is kept, too."""
 _PLAIN = frozenset({NoneType, bool, int, float})
 _KERNELS = "rank_kernels"
-_HOST_COLUMNS: Mapping[str, type] = {"host": str, "gpu_id": str}  # of ranks, from elsewhere
-_RUNS: Mapping[str, type] = {
-    "id": int,
-    "name": str,
-    "labels": str,
-    "git_commit": str,
-    "recorded_utc": str,
-    "saved_utc": str,
-    "hosts": str,
-    "num_ranks": int,
-    "step_ns": int,
-    "median_step_ns": int,
-    "traceprof_version": str,
-}
+_HOST_COLUMNS: dict[str, type] = {"host": str, "gpu_id": str}  # of ranks, from elsewhere
+_VERSION = 1  # of a store; columns that only came do not change it
+_Utc = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+
+
+class StoredRun(Record, frozen=True):
+    """A run in a store."""
+
+    name: str  # unique in the store
+    labels: dict[str, str]  # what the user wrote to it
+    git_commit: str | None  # of the program that ran; None if unknown
+    recorded_utc: _Utc | None  # when the first report was recorded, ISO 8601; None if unknown
+    saved_utc: _Utc  # when the run was saved
+    hosts: tuple[str, ...]  # the machines
+    num_ranks: Count  # how many ranks it has
+    # what a step takes, the mean of the steady ones of the rank where it is longest; without steps
+    # all that is judged is one. None without a rank
+    step_ns: Count | None
+    median_step_ns: Count | None  # the median of the same; None without steps
 
 
 def rows(document: Document, table: str) -> list[Row]:
@@ -83,18 +88,22 @@ def cell(value: Any) -> Any:  # noqa: ANN401
 def columns(table: str) -> dict[str, type]:
     """Return the columns of a table except `run`, by the fields of the document."""
     if table == "runs":
-        return dict(_RUNS)
+        return {"id": int, **_types(StoredRun), "traceprof_version": str}
     if table == _KERNELS:
         kernels = columns("kernels").items()
         return {"name_id" if name == "name" else name: kind for name, kind in kernels} | {
             "name_id": int
         }
+    return _types(TABLES[table].record) | (_HOST_COLUMNS if table == "ranks" else {})
+
+
+def _types(record: type[msgspec.Struct]) -> dict[str, type]:
     types: dict[str, type] = {}
-    for field, kind in get_type_hints(TABLES[table].record).items():
+    for field, kind in get_type_hints(record).items():
         kinds = {*(get_args(kind) or (kind,))} - {NoneType}
         is_number = kinds <= {int, bool, float}
         types[field] = (float if float in kinds else int) if is_number else str
-    return {**types, **(_HOST_COLUMNS if table == "ranks" else {})}
+    return types
 
 
 def _create(store: Database) -> None:
@@ -103,7 +112,7 @@ def _create(store: Database) -> None:
     store.table("kernel_names").create({"id": int, "name": str}, pk="id", not_null={"name"})
     store.table("kernel_names").create_index(["name"], unique=True)
     runs = store.table("runs").create(
-        {**_RUNS}, pk="id", not_null={"name", "labels", "saved_utc", "hosts", "num_ranks"}
+        columns("runs"), pk="id", not_null={"name", "labels", "saved_utc", "hosts", "num_ranks"}
     )
     runs.create_index(["name"], unique=True)
     for table in ("documents", *map(written_table, LISTS)):
@@ -119,14 +128,8 @@ def _create(store: Database) -> None:
             created.create_index(["run"])
 
 
-# Each makes of a store of one version that of the next. Columns that only came are not among them.
-MIGRATIONS: Sequence[Callable[[Database], None]] = (_create,)
-
-
-def migrate(store: Database, version: int) -> None:
-    """Bring a store of any version (0 if empty) to the current form."""
-    for migration in MIGRATIONS[version:]:
-        migration(store)
+def _add_columns(store: Database) -> None:
+    """Add the columns that came since the store was made."""
     for table in ("runs", *map(written_table, LISTS)):
         there = store.table(table).columns_dict
         for column, kind in columns(table).items():
@@ -178,11 +181,11 @@ def written(path: AnyPath) -> Iterator[Database]:
         connection.execute("BEGIN IMMEDIATE")  # waits for its turn before it reads anything
         try:
             store = Database(connection, execute_plugins=False, recursive_triggers=False)
-            version = version_of(connection, path)
-            migrate(store, version)
-            if version < len(MIGRATIONS):
+            if version_of(connection, path) == 0:
+                _create(store)
                 store.execute(f"PRAGMA application_id = {_APPLICATION}")
-                store.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+                store.execute(f"PRAGMA user_version = {_VERSION}")
+            _add_columns(store)
             yield store
             connection.execute("COMMIT")
         except BaseException:  # also where it is interrupted
@@ -253,7 +256,7 @@ def version_of(connection: sqlite3.Connection, path: AnyPath) -> int:
         return 0
     if application != _APPLICATION:
         raise refused(path, "it is a database of something else", "choose another file")
-    if version > len(MIGRATIONS):
+    if version > _VERSION:
         why = f"a newer traceprof wrote it (version {version} of the store)"
         raise refused(path, why, "update traceprof, or choose another file")
     return int(version)
@@ -271,29 +274,6 @@ def refused(path: AnyPath, why: str, remedy: str) -> UsageError:
 
 # Set by programs for continuous integration.
 _COMMIT_VARIABLES = ("GIT_COMMIT", "GITHUB_SHA", "CI_COMMIT_SHA", "BUILDKITE_COMMIT", "CIRCLE_SHA1")
-
-_Utc = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
-
-_PIECE_BYTES = 1 << 20
-
-
-class StoredRun(Record, frozen=True):
-    """A run in a store."""
-
-    name: str  # unique in the store
-    labels: dict[str, str]  # what the user wrote to it
-    git_commit: str | None  # of the program that ran; None if unknown
-    recorded_utc: _Utc | None  # when the first report was recorded, ISO 8601; None if unknown
-    saved_utc: _Utc  # when the run was saved
-    hosts: tuple[str, ...]  # the machines
-    num_ranks: Count  # how many ranks it has
-    # what a step takes, the mean of the steady ones of the rank where it is longest; without steps
-    # all that is judged is one. None without a rank
-    step_ns: Count | None
-    median_step_ns: Count | None  # the median of the same; None without steps
-
-
-_RUN_COLUMNS = StoredRun.__struct_fields__
 
 
 def check(path: AnyPath, name: str | None = None) -> None:
@@ -395,13 +375,13 @@ def _unpacked(packed: bytes) -> bytes:
 
     A `zlib.error` if it is not a document.
     """
-    unpacker, size, rest = zlib.decompressobj(), 0, packed
-    while rest and not unpacker.eof:
-        size += len(unpacker.decompress(rest, _PIECE_BYTES))
-        if size > MAX_DOCUMENT_BYTES:
-            raise zlib.error(f"it has over {MAX_DOCUMENT_BYTES >> 20} MiB")
-        rest = unpacker.unconsumed_tail
-    return zlib.decompress(packed)
+    unpacker = zlib.decompressobj()
+    unpacked = unpacker.decompress(packed, MAX_DOCUMENT_BYTES + 1)
+    if len(unpacked) > MAX_DOCUMENT_BYTES:
+        raise zlib.error(f"it has over {MAX_DOCUMENT_BYTES >> 20} MiB")
+    if not unpacker.eof:
+        raise zlib.error("it is cut short")
+    return unpacked
 
 
 def stored_runs(path: AnyPath) -> list[StoredRun]:
@@ -410,7 +390,7 @@ def stored_runs(path: AnyPath) -> list[StoredRun]:
     A `TraceprofError` if there is no such store.
     """
     with read(path) as connection:
-        names = ", ".join(_RUN_COLUMNS)
+        names = ", ".join(StoredRun.__struct_fields__)
         stored = connection.execute(f"SELECT {names} FROM runs ORDER BY id").fetchall()  # noqa: S608
     return [_stored_run(row, path) for row in stored]
 
@@ -420,7 +400,7 @@ def _stored_run(row: Sequence[Any], path: AnyPath) -> StoredRun:
 
     Anybody may have changed it: a `TraceFileError` if it holds other types.
     """
-    columns = dict(zip(_RUN_COLUMNS, row, strict=True))
+    columns = dict(zip(StoredRun.__struct_fields__, row, strict=True))
     try:
         columns["labels"], columns["hosts"] = (
             msgspec.json.decode(columns[name]) for name in ("labels", "hosts")

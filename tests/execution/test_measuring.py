@@ -219,10 +219,10 @@ def test_a_mistake_of_ours_costs_one_report(
 ) -> None:
     original = open_trace
 
-    def fail(path: Path, progress: None = None) -> Trace:
+    def fail(path: Path) -> Trace:
         if path == reports[1]:
             raise ZeroDivisionError("by accident")
-        return original(path, progress)
+        return original(path)
 
     monkeypatch.setattr(measuring, "open_trace", fail)
     (lost,) = analyze_reports(reports[:2]).failed
@@ -265,7 +265,7 @@ def test_a_measured_report_is_let_go_of_at_once(
     monkeypatch.setattr(workers, "can_fork", lambda: True)  # although tests leave threads behind
     gc.disable()
     try:
-        measure_file(Task(SAMPLE, SAMPLE, Options()), None, num_processes)
+        measure_file(Task(SAMPLE, SAMPLE, Options()), num_processes)
         assert [trace() for trace in opened] == [None]
     finally:
         gc.enable()

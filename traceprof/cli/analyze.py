@@ -161,7 +161,7 @@ def command(
     check_output(output, paths)
     if len(paths) == 1 and scheduler is None and is_watched(paths[0]):  # else workers have it
         return _show_watched(paths[0], output_format, output)
-    with shared.progress("rows" if len(paths) == 1 else "reports") as shown:
+    with shared.progress("rows" if len(paths) == 1 and scheduler is None else "reports") as shown:
         analysis = analyze_reports(paths, options, jobs=jobs, scheduler=scheduler, listener=shown)
     shared.print_failures(analysis.failed)
     try:

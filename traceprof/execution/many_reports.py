@@ -47,23 +47,23 @@ def measure_reports(
 
     `jobs`: the number of processes; by default one for each core, where reports are worth it.
     `scheduler`: the address of a cluster that measures instead. `listener`: receives progress in
-    rows of a single report, or in reports if there are several.
+    reports.
     """
     options.check()
     wanted = options.wanted(len(paths))
     tasks = [Task(Path(path), Path(path), options, wanted) for path in paths]
-    measured: list[Measured | None] = [None] * len(tasks)
-    if listener is not None and len(tasks) > 1:
+    measured: dict[int, Measured] = {}
+    if listener is not None:
         listener.expect(len(tasks))
-    for index, report in _measured_anywhere(tasks, jobs, scheduler, listener):
+    for index, report in _measured_anywhere(tasks, jobs, scheduler):
         measured[index] = report
-        if listener is not None and len(tasks) > 1:
+        if listener is not None:
             listener.advance(1)
-    return [report for report in measured if report is not None]
+    return [measured[index] for index in range(len(tasks))]
 
 
 def _measured_anywhere(
-    tasks: Sequence[Task], jobs: int | None, scheduler: str | None, progress: Progress | None
+    tasks: Sequence[Task], jobs: int | None, scheduler: str | None
 ) -> Iterator[tuple[int, Measured]]:
     if scheduler is not None:
         yield from measured_on_cluster(tasks, scheduler)
@@ -73,9 +73,8 @@ def _measured_anywhere(
     if num_processes > 1 and len(tasks) > 1 and is_worth_it and can_fork():
         yield from measured_in_processes(tasks, num_processes)
         return
-    rows = progress if len(tasks) == 1 else None
     for index, task in enumerate(tasks):
-        yield index, measure_file(task, rows, num_processes)
+        yield index, measure_file(task, num_processes)
 
 
 def _num_bytes(tasks: Sequence[Task]) -> int:
@@ -97,7 +96,7 @@ def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[in
     num_processes = max(jobs // len(tasks), 1)
 
     def measured(index: int) -> Measured:
-        return measure_file(tasks[index], None, num_processes)
+        return measure_file(tasks[index], num_processes)
 
     again: list[int] = []
     with workers(min(jobs, len(tasks)), measured) as submit:

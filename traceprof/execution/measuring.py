@@ -31,7 +31,6 @@ from traceprof.execution.workers import map_items
 from traceprof.findings import Finding, NotApplicable
 from traceprof.host.host_code import host_ranges
 from traceprof.host.places import place_ranges
-from traceprof.progress import Progress
 from traceprof.run.guard import collected_failures, optional
 from traceprof.run.host_clock import aligned
 from traceprof.run.opening import summarize_report
@@ -158,9 +157,7 @@ class Task(Record, frozen=True):
     version: str = __version__  # the version of the traceprof that asks
 
 
-def measure_file(
-    task: Task, progress: Progress | None = None, num_processes: int = 1
-) -> MeasuredReport | FailedReport:
+def measure_file(task: Task, num_processes: int = 1) -> MeasuredReport | FailedReport:
     """Open a report, measure it and close it; failures of the report are returned.
 
     Raises UsageError: the options are impossible, whatever the report; WorkerError: this is not the
@@ -172,11 +169,11 @@ def measure_file(
             f"it has traceprof {__version__}, and {task.version} is needed",
             "install the same version everywhere",
         )
-    return try_report(task.path, partial(_measured_file, task, progress, num_processes))
+    return try_report(task.path, partial(_measured_file, task, num_processes))
 
 
-def _measured_file(task: Task, progress: Progress | None, num_processes: int) -> MeasuredReport:
-    trace = open_trace(task.place, progress)
+def _measured_file(task: Task, num_processes: int) -> MeasuredReport:
+    trace = open_trace(task.place)
     with close_on_error(trace):
         _, measured = measured_with_ranks(trace, task.options, num_processes, task.wanted)
     trace.close()

@@ -63,7 +63,7 @@ def test_replaced_is_read_as_it_was_opened(
     monkeypatch.setattr(workers, "can_fork", lambda: sys.platform == "linux")
     place, name = (NsightTrace, "load") if is_before_reading else (measuring, "measure")
     monkeypatch.setattr(place, name, replace_before(getattr(place, name)))
-    measured = measure_file(Task(path, path, Options()), None, 3)
+    measured = measure_file(Task(path, path, Options()), 3)
     assert not isinstance(measured, FailedReport), measured.error
     assert sorted(rank.facts.pid for rank in measured.ranks) == [2000, 2001]
 
