@@ -112,10 +112,13 @@ def _has_rank(value: object) -> bool:
     return isinstance(value, Struct) and "rank" in value.__struct_fields__
 
 
+LOOK_AT = "Look at step"
+
+
 def look_at(step: OnlyStep, what: str) -> str:
     """Return what to do about something that happened in one step of several."""
     return (
-        f"Look at step {step.number}, the only one of {step.num_steps} in which {what}: what ran"
+        f"{LOOK_AT} {step.number}, the only one of {step.num_steps} in which {what}: what ran"
         " there, and whether it recurs; the other steps need no remedy"
     )
 

@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from sample_traces.simulator import kernels
+from sample_traces.simulator.event_model.actions import Busy
+from sample_traces.simulator.event_model.program_writer import Host
+from sample_traces.simulator.scenarios.setup import Setup
+from sample_traces.simulator.scenarios.training import WORLD, programs
 from tests.reference.expert_orders import EXPERT_ORDERS
 from tests.support.builders import US, How, TraceBuilder
+from tests.support.changes import recorded
 from tests.support.selection import long_after
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES, analysis_of, result_of
 from traceprof.analyses.verdict.headline import as_parts, in_order
@@ -213,6 +219,24 @@ def test_what_steps_cost_that_the_mean_leaves_out_is_the_verdict(
     assert said.problem.startswith(problem)
     assert str(said.action).startswith("Save in the background, or less often") == (not idle_us)
     assert len(" ".join(said.lines).split()) <= MAX_WORDS
+
+
+def test_a_rank_that_starts_late_is_no_cost_of_a_step(tmp_path: Path) -> None:
+    """Others wait for it once: no remedy is due, and no gain of a usual step."""
+
+    def step(host: Host) -> None:
+        host.operator(host.compute, "aten::linear", *kernels.FORWARD * 3)
+        host.collective("all_reduce", WORLD, host.nccl, 40 << 20, after=host.compute)
+        host.follow(host.compute, host.nccl)
+
+    first, late = programs(np.random.default_rng(2), 12, step)
+    late.actions.insert(0, Busy(200_000 * US))
+    path = recorded(Setup((first, late), lambda _: []), tmp_path / "late.sqlite")
+    said = three_lines(result_of(path))
+    assert said is not None
+    assert said.problem.startswith("1 of 12 steps of rank 0 takes 200 ms more, ")
+    assert said.action == "Look at step 0, and at what came before"
+    assert str(said.gain).startswith("at most 200 ms of ")
 
 
 @pytest.mark.parametrize(

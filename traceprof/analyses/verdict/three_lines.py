@@ -18,6 +18,7 @@ from traceprof.analyses.compute_parts import GRAPH
 from traceprof.analyses.host_stall import FEW_CORES
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.remedies import COLLECT, EVALUATE_ELSEWHERE, SAVE_BESIDE
+from traceprof.analyses.results import LOOK_AT
 from traceprof.analyses.steps import (
     SPOKEN,
     SlowStep,
@@ -200,15 +201,18 @@ def _fitted(
 def _rare(headline: Headline, analysis: RunResult) -> ThreeLines | None:
     """Return the verdict on steps that the mean leaves out; None where another one costs more.
 
-    Steps at the beginning are no such ones: they come once, however long the training is.
+    Steps at the beginning are no such ones: they come once, however long the training is. They are
+    where the costliest finding lies in one step.
     """
     causes = headline.causes
+    is_once = any(advice.startswith(LOOK_AT) for cause in causes[:1] for advice in cause.advice[:1])
+    uses = (StepUse.RARE, StepUse.OPENING) if is_once else (StepUse.RARE,)
     slow = {of_rank.rank: of_rank.steps for of_rank in analysis.measured.slow_steps}
     groups: dict[tuple[int, str, str | None], list[SlowStep]] = defaultdict(list)
     results = {result.rank: result for result in analysis.breakdown}
     for rank, result in results.items():
         for step in slow.get(rank, ()):
-            if result.steps[step.index].use is StepUse.RARE:
+            if result.steps[step.index].use in uses:
                 groups[rank, step.cause, step.label].append(step)
     if headline.lengths is None or not groups:
         return None
@@ -224,7 +228,9 @@ def _rare(headline: Headline, analysis: RunResult) -> ThreeLines | None:
     unit, training = results[rank].unit.unit, results[rank].judged_kind
     one, part = len(steps) == 1, percent(share(extra_ns, judged_ns))
     took = f"{'takes' if one else 'take'} {duration(extra_ns // len(steps))} more"
-    look = f"Look at {unit.word} {steps[0].number}, where more ran than in usual ones"
+    use = results[rank].steps[steps[0].index].use
+    why = "where more ran than in usual ones" if use is StepUse.RARE else "and at what came before"
+    look = f"Look at {unit.word} {steps[0].number}, {why}"
     problem = (
         f"{len(steps)} of {len(judged_steps(results[rank]))} {unit.several}"
         f"{f' of rank {rank}' if len(results) > 1 else ''} {took}{'' if one else ' each'}, {part}"
