@@ -268,8 +268,12 @@ def test_launches_of_one_size_of_a_benchmark_are_no_steps(tmp_path: Path) -> Non
 _ADAM = "void multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<float, 4>>"
 
 
-def with_evaluations(update: str, every: int = 10, num_batches: int = 6) -> TraceBuilder:
-    """Training steps of six kernels; after every tenth batches are evaluated, of three kernels."""
+def with_evaluations(update: str, *, is_marked: bool = False) -> TraceBuilder:
+    """Training steps of six kernels; after every tenth batches are evaluated, of three kernels.
+
+    `is_marked`: whether ranges mark updates.
+    """
+    every, num_batches = 10, 6
     trace, at = TraceBuilder(), 0
     step = ("gemm_in", "gemm_out", "loss", "gemm_grad", "gemm_weight", update)
     for number in range(8 * every):
@@ -277,6 +281,8 @@ def with_evaluations(update: str, every: int = 10, num_batches: int = 6) -> Trac
         for name in (*step, *("gemm_in", "gemm_out", "metric") * (num_batches * is_last)):
             launch = at - 5 * US, at - 4 * US
             trace.kernel(at, at + (10 if name == "metric" else 100) * US, name, launch=launch)
+            if is_marked and name == update:
+                trace.nvtx("Optimizer.step#SGD.step", at - 6 * US, at - 3 * US)
             at += 102 * US
         at += 50 * US
     return trace
@@ -298,6 +304,10 @@ def test_an_evaluation_after_every_tenth_step_interrupts_the_steps(tmp_path: Pat
     assert [step.start for step in training(export, *key).steps] == steps.start_ns.tolist()
     with ranks_of(with_evaluations("scale").write(tmp_path / "none.sqlite")) as (rank,):
         assert known(rank.periods).phases[0].num_kernels == 78
+    marked = with_evaluations("scale", is_marked=True).write(tmp_path / "marked.sqlite")
+    with ranks_of(marked) as (rank,):
+        uses = steady_steps(rank, training_window(rank)).uses
+        assert np.flatnonzero(uses == StepUse.RARE).tolist() == [*range(10, 80, 10)]
 
 
 def test_updates_of_accumulated_gradients_end_steps(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ MIN_RARE = 3.0
 MIN_OTHER = 0.1
 """Of the usual number of kernels: where it differs by more, something else ran."""
 _MAX_RARE = 0.05  # of the steps, rounded up
-_MAX_RARE_PERIODS = 0.2  # of the periods: what runs in these alone is no part of any step
+_MAX_RARE_UNMARKED = 0.2  # of steps that no range marks: what interrupts them lies in them
 _AS_LONG = 0.95  # of the time of the longest phase: one that takes as much is as long
 
 
@@ -108,7 +108,7 @@ def step_uses(
     ends_early: bool,
     is_cut: Mask | None = None,
     ran_else: Callable[[Int64], Mask] | None = None,
-    are_periods: bool = False,
+    are_marked: bool = True,
 ) -> Int8:
     """Whether each step is steady, or why not: int8[n] of `StepUse`.
 
@@ -119,7 +119,7 @@ def step_uses(
 
     `num_kernels`: zeros where unknown. `ends_early`: no step follows the last one. `is_cut`: known
     to be cut. `ran_else`: whether ranges or calls name something else in some steps.
-    `are_periods`: no range marks them, so that what interrupts a program lies in steps.
+    `are_marked`: by ranges of steps; else what interrupts a program lies in steps.
     """
     lengths = np.asarray(lengths_ns, np.float64)
     uses = np.zeros(len(lengths), np.int8)
@@ -142,7 +142,7 @@ def step_uses(
     if len(lengths) >= MIN_STEPS_OF_AN_OPENING:
         uses[left[: _num_opening(lengths[left])]] = StepUse.OPENING
     left = np.flatnonzero(uses == StepUse.STEADY)
-    rare = left[_outliers(lengths[left], _MAX_RARE_PERIODS if are_periods else _MAX_RARE)]
+    rare = left[_outliers(lengths[left], _MAX_RARE if are_marked else _MAX_RARE_UNMARKED)]
     if len(rare):
         usual = float(median_of(num_kernels[left]))
         is_other = np.abs(num_kernels[rare] - usual) > MIN_OTHER * usual
@@ -267,7 +267,7 @@ def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:
             ends_early=int(inside[chosen][-1]) == last and not continues,
             is_cut=is_cut[chosen],
             ran_else=_names_else(rank, start[chosen], end[chosen]),
-            are_periods=rank.step_ranges is None,
+            are_marked=rank.step_ranges is not None and rank.training_ranges.steps is not None,
         )
     # Of phases equally long, within 5 %, the first: all ranks of a run choose the same one.
     spent_ns = np.bincount(phases[inside], np.where(uses == StepUse.STEADY, end - start, 0))
