@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import TypeVar
 
 from traceprof.analyses import rank_work
@@ -35,6 +34,7 @@ from traceprof.reports.blocks import (
     section,
     table,
 )
+from traceprof.reports.time_text import shown_ranks
 from traceprof.run.session_clocks import MachineClock
 from traceprof.structs import Record
 from traceprof.trace.grouping import median_of
@@ -98,12 +98,8 @@ def _work_table(analysis: RunResult) -> TableBlock | None:
     rows = {row.rank: row for row in rank_work.run(analysis.measured).ranks}
     if all(row.excess_ns is None for row in rows.values()):
         return None
-    shown = list(rows)
-    if len(rows) > MAX_RANKS:
-        noted = (rank for rank in rank_work.by_note(analysis.measured) if rank in rows)
-        shown = list(islice(noted, MAX_RANKS))
     lines = []
-    for row in (rows[rank] for rank in shown):
+    for row in (rows[rank] for rank in shown_ranks(analysis, rows)):
         sign = "" if row.excess_ns is None else "-" if row.excess_ns < 0 else "+"
         lines.append(
             (
@@ -126,14 +122,10 @@ def _ranks_on_one_clock(analysis: RunResult) -> Iterator[Block]:
     of_machine = () if is_one_report else ("host", "clock", "±")
     rows: list[tuple[str, ...]] = []
     late = {lateness.member: lateness for lateness in comparison.lateness}
-    order = sorted(range(len(comparison.ranks)), key=lambda member: comparison.ranks[member])
     reports = {rank.rank: rank.report for rank in analysis.run.ranks}
-    shown = order
-    if len(order) > MAX_RANKS:
-        place = {rank: member for member, rank in enumerate(comparison.ranks)}
-        noted = (place[rank] for rank in rank_work.by_note(analysis.measured) if rank in place)
-        shown = list(islice(noted, MAX_RANKS))
-    for member in shown:
+    place = {rank: member for member, rank in enumerate(comparison.ranks)}
+    shown = shown_ranks(analysis, place)
+    for member in (place[rank] for rank in shown):
         clock, late_rank = comparison.clocks.of(reports[comparison.ranks[member]]), late.get(member)
         waited = matrix_ns[member]
         is_matched = any(member in waits.group.members for waits in comparison.waits)
@@ -154,7 +146,7 @@ def _ranks_on_one_clock(analysis: RunResult) -> Iterator[Block]:
             )
         )
     yield table(("rank", *of_machine, *_HEADINGS), rows, text=("host",))
-    if (left_out := others(len(order) - len(shown), "rank")) is not None:
+    if (left_out := others(len(place) - len(shown), "rank")) is not None:
         yield paragraph(left_out)
     if not is_one_report:
         yield paragraph(f"The rank numbers come from {_SOURCES[analysis.run.rank_source]}.")

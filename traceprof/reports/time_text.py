@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 
 from traceprof.analyses import rank_work
@@ -58,13 +58,19 @@ def _parts(analysis: RunResult) -> dict[str, str]:
     return {**_HEADINGS, LOST: "lost"} if has_lost else _HEADINGS
 
 
-def _shown(analysis: RunResult, max_ranks: int) -> list[BreakdownResult]:
-    by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
-    if max_ranks >= len(by_rank):
-        return by_rank
-    of_rank = {result.rank: result for result in by_rank}
-    noted = (of_rank[rank] for rank in rank_work.by_note(analysis.measured) if rank in of_rank)
+def shown_ranks(
+    analysis: RunResult, ranks: Collection[int], max_ranks: int = MAX_RANKS
+) -> list[int]:
+    """Return the ranks that a table shows: all, or of many those to be noted first."""
+    if len(ranks) <= max_ranks:
+        return sorted(ranks)
+    noted = (rank for rank in rank_work.by_note(analysis.measured) if rank in ranks)
     return list(islice(noted, max_ranks))
+
+
+def _shown(analysis: RunResult, max_ranks: int) -> list[BreakdownResult]:
+    of_rank = {result.rank: result for result in analysis.breakdown}
+    return [of_rank[rank] for rank in shown_ranks(analysis, of_rank, max_ranks)]
 
 
 def parts_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> TableBlock:
