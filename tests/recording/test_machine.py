@@ -235,35 +235,34 @@ GPU 2: Tesla T4 (UUID: GPU-2)
 """
 
 
-def test_matrix_of_a_new_version() -> None:
-    topology = parse_topology(NEW)
-    matrix, cards, _ = topology
-    assert cards == {"NIC0": "mlx5_2", "NIC1": "mlx5_bond_0"}
-    assert gpu_paths(matrix, 3) == (("X", "NV4", "SYS"), ("NV4", "X", "SYS"), ("SYS", "SYS", "X"))
-    assert nearest_gpus(topology) == {"mlx5_2": (0, 1), "mlx5_bond_0": (2,)}
-    assert parse_topology(NEW).numa_nodes == {0: 0, 1: 0, 2: 1}
-
-
-def test_matrix_of_an_old_version() -> None:
-    topology = parse_topology(OLD)
-    matrix, cards, _ = topology
-    assert cards == {}
-    assert gpu_paths(matrix, 2) == (("X", "PHB"), ("PHB", "X"))
-    assert nearest_gpus(topology) == {"mlx4_0": (1,)}
-    assert parse_topology(OLD).numa_nodes == {}
-
-
-def test_one_gpu_and_unknown_nodes() -> None:
-    assert gpu_paths(parse_topology(NO_CARDS)[0], 1) == (("X",),)
-    assert parse_topology(NO_CARDS).numa_nodes == {0: 0}
-    assert gpu_paths(parse_topology(NOTHING_KNOWN)[0], 2) == (("X", "PHB"), ("PHB", "X"))
-    assert parse_topology(NOTHING_KNOWN).numa_nodes == {}
-
-
-@pytest.mark.parametrize("text", ["", "NVIDIA-SMI has failed\n", "GPU0\n", "\tGPU0\nGPU0\t?\n"])
-def test_what_is_no_matrix(text: str) -> None:
-    assert gpu_paths(parse_topology(text)[0], 2) == (("", ""), ("", ""))
-    assert parse_topology(text).numa_nodes == {}
+@pytest.mark.parametrize(
+    ("text", "paths", "nearest", "nodes"),
+    [
+        (
+            NEW,
+            (("X", "NV4", "SYS"), ("NV4", "X", "SYS"), ("SYS", "SYS", "X")),
+            {"mlx5_2": (0, 1), "mlx5_bond_0": (2,)},
+            {0: 0, 1: 0, 2: 1},
+        ),
+        (OLD, (("X", "PHB"), ("PHB", "X")), {"mlx4_0": (1,)}, {}),
+        (NO_CARDS, (("X",),), {}, {0: 0}),
+        (NOTHING_KNOWN, (("X", "PHB"), ("PHB", "X")), {}, {}),
+        *(
+            (text, (("", ""), ("", "")), {}, {})
+            for text in ("", "NVIDIA-SMI has failed\n", "GPU0\n")
+        ),
+        ("\tGPU0\nGPU0\t?\n", (("",),), {}, {}),
+    ],
+)
+def test_matrices(
+    text: str,
+    paths: tuple[tuple[str, ...], ...],
+    nearest: dict[str, tuple[int, ...]],
+    nodes: dict[int, int],
+) -> None:
+    topology = parse_topology(text)
+    assert gpu_paths(topology.matrix, len(paths)) == paths
+    assert (nearest_gpus(topology), topology.numa_nodes) == (nearest, nodes)
 
 
 def test_links() -> None:

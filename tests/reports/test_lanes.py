@@ -1,7 +1,7 @@
 """In which row of a thread an event is drawn."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from traceprof.reports import tracks
@@ -26,33 +26,15 @@ def packed(events: list[Event], most: int = 99) -> list[int]:
     return [int(lane) for lane in tracks.packed(*columns(events), most)]
 
 
-def test_calls_nest() -> None:
-    #  0123456789
-    #  [--------)
-    #   [--)[-)
-    #   [) .
-    events = [(0, 9), (1, 4), (1, 2), (4, 6), (9, 12)]
-    assert nested(events) == [0, 1, 2, 1, 0]
-
-
 def test_what_is_deeper_than_the_last_row_is_in_it() -> None:
     assert nested([(0, 9), (1, 8), (2, 7), (3, 6)], most=2) == [0, 1, 1, 1]
 
 
-def test_a_moment_takes_no_room() -> None:
-    assert nested([(0, 5), (2, 2), (2, 2), (5, 5), (5, 8)]) == [0, 1, 1, 0, 0]
-
-
-def test_equal_ranges_are_one_in_the_other() -> None:
-    assert nested([(0, 5), (0, 5)]) == [0, 1]
-
-
-def test_nothing() -> None:
-    assert nested([]) == []
-    assert packed([]) == []
-
-
 @given(EVENTS)
+@example([])
+@example([(0, 9), (1, 4), (1, 2), (4, 6), (9, 12)])
+@example([(0, 5), (2, 2), (2, 2), (5, 5), (5, 8)])  # a moment takes no room
+@example([(0, 5), (0, 5)])  # equal ones are one in the other
 def test_depth_is_how_many_are_open(events: list[Event]) -> None:
     expected = [
         sum(start < end and end > now for start, end in events[:index])
@@ -62,6 +44,8 @@ def test_depth_is_how_many_are_open(events: list[Event]) -> None:
 
 
 @given(EVENTS)
+@example([])
+@example([(10 * index, 10 * index + 15) for index in range(50)])
 def test_packing_is_first_fit(events: list[Event]) -> None:
     # Row after row: take what starts after the end of what was taken before.
     expected, left, row = [0] * len(events), list(range(len(events))), 0
@@ -74,11 +58,6 @@ def test_packing_is_first_fit(events: list[Event]) -> None:
         left = [index for index in left if index not in taken]
         row += 1
     assert packed(events) == expected
-
-
-def test_ranges_in_a_pipeline_need_two_rows() -> None:
-    events = [(10 * index, 10 * index + 15) for index in range(1000)]
-    assert packed(events) == [0, 1] * 500
 
 
 def test_what_fits_nowhere_is_in_the_last_row() -> None:

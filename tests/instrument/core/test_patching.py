@@ -122,19 +122,6 @@ def test_every_module_under_any_name(modules: tuple[types.ModuleType, types.Modu
     assert not hasattr(one, "second")
 
 
-def test_several_at_once_may_even_be_exchanged(
-    modules: tuple[types.ModuleType, types.ModuleType],
-) -> None:
-    one, _ = modules
-    a, b = object(), object()
-    one.a, one.b = a, b  # type: ignore[attr-defined]
-    patches = Patches()
-    patches.replace_each_everywhere([(a, b), (b, a)])
-    assert (one.a, one.b) == (b, a)
-    patches.restore()
-    assert (one.a, one.b) == (a, b)
-
-
 @pytest.mark.parametrize("exchange", [None, Exchange()], ids=["at once", "in one pass"])
 def test_replacements_follow_each_other(
     modules: tuple[types.ModuleType, types.ModuleType], exchange: Exchange | None
