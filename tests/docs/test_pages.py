@@ -18,7 +18,7 @@ import pytest
 import traceprof
 from tests.support import commands
 from tests.support.commands import ended, output_of, run
-from tests.support.selection import long_after, missing
+from tests.support.selection import missing
 from traceprof.cli.main import EXIT_DONE
 from traceprof.documents.analysis.model import Document
 
@@ -48,18 +48,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def shell(script: str) -> subprocess.CompletedProcess[str]:
     return ended(shutil.which("bash") or "/bin/bash", "-e", "-c", script)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", long_after(1, ["notebook.md", "trackers.md"]))
-@pytest.mark.usefixtures("place")
-def test_examples_give_what_the_page_shows(page: str) -> None:
-    examples = "\n".join(blocks(page, "pycon"))
-    test = doctest.DocTestParser().get_doctest(examples, {}, page, page, lineno=0)
-    assert len(test.examples) > 2
-    failures: list[str] = []
-    doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF).run(test, out=failures.append)
-    assert not failures, "".join(failures)
 
 
 @pytest.mark.long
