@@ -14,12 +14,13 @@ from types import ModuleType
 from typing import Any, Protocol
 
 import torch
+from torch.compiler import is_compiling
 from torch.distributed import _functional_collectives
 
 from instrument.core import completion, nvtx_ranges, operations, wrapping
 from instrument.core.operations import Labelled, Operation, Parameters, reader
 from instrument.core.patching import Patches
-from instrument.core.wrapping import compiler_of_thread, is_compiling, suspend, untraced
+from instrument.core.wrapping import compiler_of_thread, suspend, untraced
 from traceprof import labels
 
 Function = Callable[..., Any]

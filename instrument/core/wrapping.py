@@ -91,18 +91,6 @@ without_overrides: Callable[[], Any] = getattr(
 )
 """Returns a context in which the user's modes see no calls."""
 
-__all__ = [
-    "compiler_of_thread",
-    "functions_are_overridden",
-    "is_compiling",
-    "is_in_backward",
-    "is_within",
-    "outermost",
-    "suspend",
-    "untraced",
-    "without_overrides",
-]
-
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound="Callable[..., Any]")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import distributed
+from torch.compiler import is_compiling
 from torch.distributed import Work
 from torch.nn.parallel import DistributedDataParallel
 
@@ -29,7 +30,6 @@ from instrument.core.patching import Patches
 from instrument.core.wrapping import (
     compiler_of_thread,
     functions_are_overridden,
-    is_compiling,
     suspend,
     untraced,
     without_overrides,

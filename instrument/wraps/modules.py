@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from torch.compiler import is_compiling
 from torch.nn import Module
 from torch.utils.data import get_worker_info
 
@@ -17,7 +18,6 @@ from instrument.core.nvtx_ranges import asked_depth
 from instrument.core.patching import Patches
 from instrument.core.wrapping import (
     compiler_of_thread,
-    is_compiling,
     is_in_backward,
     is_within,
     outermost,

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from instrument.core import nvtx_ranges, wrapping
 from instrument.core.patching import Patches
 from instrument.core.wrapping import (
     compiler_of_thread,
     functions_are_overridden,
-    is_compiling,
     suspend,
     untraced,
     without_overrides,
