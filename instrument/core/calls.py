@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import sys
 import threading
 from collections import deque
@@ -27,8 +26,6 @@ Function = Callable[..., Any]
 Describe = Callable[..., Operation]
 """Reads a call's arguments, with the parameters of the described function."""
 
-_log = logging.getLogger("traceprof.instrument")
-
 FREE, BLOCK, INSIDE = range(3)
 """On each thread: outside of all ranges, around operations with ranges of their own, or inside
 an operation, which opens no further range."""
@@ -41,7 +38,6 @@ class _Thread(threading.local):
 class _Process:
     is_on = False
     parts = 0
-    has_complained = False
 
 
 thread = _Thread()
@@ -150,7 +146,7 @@ def around(  # noqa: C901  (the function in it is one on purpose)
             if labelled is not None and result is not None:
                 completion.remember(result, nvtx_ranges.joined(text, number))
             if failure is not None:  # with wrong arguments the call itself would have failed
-                complain(name, failure)
+                wrapping.complain(name, failure)
             return result
         finally:
             thread.level = outer
@@ -278,13 +274,6 @@ def line_of(thread: int) -> str:
 def is_silent(level: int) -> bool:
     """Return whether a call opens no range: from this level on, or in a graph of torch.compile."""
     return not _process.is_on or is_compiling() or thread.level >= level
-
-
-def complain(what: str, failure: Exception) -> None:
-    """Log, once for each name, that a call could not be labelled."""
-    if not _process.has_complained:
-        _process.has_complained = True
-        _log.warning("%s could not be labelled", what, exc_info=failure)
 
 
 def around_wait(wait: Callable[..., Any]) -> Callable[..., Any]:

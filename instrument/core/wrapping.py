@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -14,6 +15,7 @@ from torch.compiler import is_compiling
 
 from instrument.core import nvtx_ranges
 
+_log = logging.getLogger("traceprof.instrument")
 _KINDS = (
     ArithmeticError,
     AssertionError,
@@ -37,6 +39,16 @@ def is_ours(error: BaseException) -> bool:
     kind = type(error)
     is_known = kind.__module__ == "builtins" or kind.__module__.partition(".")[0] == "torch"
     return is_known and isinstance(error, _KINDS) and not _from_handler(error.__traceback__)
+
+
+complained: set[str] = set()
+
+
+def complain(what: str, failure: Exception) -> None:
+    """Log, once for each name, that a call could not be labelled."""
+    if what not in complained:
+        complained.add(what)
+        _log.warning("%s could not be labelled", what, exc_info=failure)
 
 
 def _from_handler(trace: TracebackType | None) -> bool:

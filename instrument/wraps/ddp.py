@@ -185,7 +185,7 @@ class _ObservedGroup(distributed.ProcessGroup):
         except Exception as error:
             if not wrapping.is_ours(error):
                 raise
-            calls.complain("a bucket of DDP", error)
+            wrapping.complain("a bucket of DDP", error)
             return None
         if labelled is None or group is None:
             return None

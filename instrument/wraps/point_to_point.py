@@ -105,7 +105,7 @@ def _coalescing(
         except Exception as error:
             if not wrapping.is_ours(error):
                 raise
-            calls.complain("coalesced", error)
+            wrapping.complain("coalesced", error)
         finally:
             if compiler is not None:
                 suspend(compiler)

@@ -11,7 +11,6 @@ difference.
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import Any
@@ -33,17 +32,8 @@ from traceprof import labels
 
 Method = Callable[..., Any]
 
-_log = logging.getLogger("traceprof.instrument")
-
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 """Other classes define copies themselves, and run their own code for attributes."""
-
-
-class _Process:
-    has_complained = False
-
-
-_process = _Process()
 
 
 def install(patches: Patches) -> None:
@@ -131,15 +121,9 @@ def _text(
     except Exception as error:
         if not wrapping.is_ours(error):
             raise
-        _complain(error)
+        if not isinstance(error, TypeError):  # of wrong arguments, for which the method raises
+            wrapping.complain("a tensor's copy", error)
         return None
-
-
-def _complain(error: Exception) -> None:
-    """Log once that a label could not be made; for wrong arguments the method itself raises."""
-    if not _process.has_complained and not isinstance(error, TypeError):
-        _process.has_complained = True
-        _log.warning("a tensor's copy could not be labelled", exc_info=error)
 
 
 def _to(tensor: Tensor, /, *args: Any, **kwargs: Any) -> str | None:  # noqa: ANN401

@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import ProcessGroup
 from torch.distributed import distributed_c10d
 
 import instrument
-from instrument.core import calls, operations
+from instrument.core import calls, operations, wrapping
 from tests.support.recording import SeenCalls, pushed
 from tests.support.workers import until
 
@@ -72,7 +72,7 @@ def test_our_failures_are_logged_once_and_the_call_goes_on(
     recorded: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     instrument.enable()
-    monkeypatch.setattr(calls._process, "has_complained", False)
+    monkeypatch.setattr(wrapping, "complained", set())
     monkeypatch.setattr(operations, "find", lambda _: 1 // 0)
     tensor = ones()
     with caplog.at_level(logging.WARNING, logger="traceprof.instrument"):

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import BuiltinCommHookType
 from torch.nn.parallel import DistributedDataParallel
 
 import instrument
-from instrument.core import calls
+from instrument.core import wrapping
 from instrument.wraps import ddp
 from tests.support.recording import SeenCalls, pushed
 from tests.support.workers import until
@@ -93,7 +93,7 @@ def test_a_bucket_that_cannot_be_labelled_is_sent(
         raise ZeroDivisionError("by accident")
 
     monkeypatch.setattr(ddp, "label", fail)
-    monkeypatch.setattr(calls._process, "has_complained", False)
+    monkeypatch.setattr(wrapping, "complained", set())
     made = model()
     instrument.enable()
     with caplog.at_level(logging.WARNING):
