@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof import findings as f
 from traceprof.analyses.measurements import MeasuredRun
@@ -256,24 +257,10 @@ def findings(result: PipelineBubbleResult) -> list[f.Finding | f.NotApplicable]:
             # the rank's own.
             passes_ns = int((stage.end_ns - stage.start_ns).sum())
             impact = min(numbers.bubble_ns, max(window_ns - passes_ns, 0))
-            fraction = f.share(impact, window_ns)
-            severity = f.severity_of_cost(fraction)
-            if severity is None:
-                continue
-            claims.append(
-                f.Finding(
-                    ID,
-                    severity,
-                    result.ranks.ranks[stage.member],
-                    _title(numbers, metrics),
-                    impact,
-                    fraction,
-                    numbers.by_name(),
-                    _evidence(result.ranks, stage),
-                    _advice(numbers),
-                    part_of=_part_of(numbers),
-                )
-            )
+            rank, title = result.ranks.ranks[stage.member], _title(numbers, metrics)
+            facts = numbers, _evidence(result.ranks, stage), _advice(numbers)
+            found = f.costly(ID, rank, window_ns, title, impact, *facts)
+            claims += [replace(claim, part_of=_part_of(numbers)) for claim in found]
     return claims
 
 

@@ -251,7 +251,8 @@ def work_of(
     """
     tables = _tables(placed, clocks)
     peers = _peers(tables.num_kernels, stages, groups)
-    known: dict[int, tuple[int, _Spread]] = {}
+    # by member: its peers, its excess, their noise, and whether it is an outlier
+    known: dict[int, tuple[int | None, int | None, int | None, bool]] = {}
     excesses: list[Excess] = []
     for number, (members, _, _) in enumerate(peers):
         own = tables.of(number, members, placed)
@@ -259,28 +260,27 @@ def work_of(
             continue
         spread = _spread(own.total_ns)
         outliers = _outliers(spread, own.total_ns, own.step_ns)
-        known |= {
-            member: (number, spread._replace(column=column, is_outlier=bool(outliers[column])))
-            for column, member in enumerate(members)
-        }
+        for column, member in enumerate(members):
+            beyond_ns = round(float(spread.beyond_ns[:, column].mean()))
+            known[member] = number, beyond_ns, round(spread.noise_ns), bool(outliers[column])
         excesses += _excesses(own, outliers)
     rows = []
     for index, rank in enumerate(placed):
-        compared = known.get(index)
+        own_peers, excess_ns, noise_ns, is_outlier = known.get(index, (None, None, None, False))
         mean = tables.total_ns[index][tables.has_step[index]]
         of_own_steps = float(rank.length_ns.values.sum()) / max(len(rank.number), 1)
         rows.append(
             RankWork(
                 rank=rank.rank,
                 stage=stages[index],
-                peers=None if compared is None else compared[0],
+                peers=own_peers,
                 num_steps=len(mean),
                 compute_ns=round(float(mean.mean()) if len(mean) else of_own_steps),
                 forward_ns=passes[index][0],
                 backward_ns=passes[index][1],
-                excess_ns=None if compared is None else compared[1].excess_ns,
-                noise_ns=None if compared is None else round(compared[1].noise_ns),
-                is_outlier=compared is not None and compared[1].is_outlier,
+                excess_ns=excess_ns,
+                noise_ns=noise_ns,
+                is_outlier=is_outlier,
             )
         )
     sets = (
@@ -313,13 +313,6 @@ class _Spread(NamedTuple):
     typical_ns: float  # the median compute of a step
     noise_ns: float
     knows_noise: bool
-    column: int = 0  # of a rank
-    is_outlier: bool = False  # whether that one is
-
-    @property
-    def excess_ns(self) -> int:
-        """The mean excess of the rank of the column."""
-        return round(float(self.beyond_ns[:, self.column].mean()))
 
 
 def _spread(length_ns: Float64) -> _Spread:

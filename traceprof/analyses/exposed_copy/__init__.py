@@ -22,7 +22,7 @@ from traceprof.run.concurrency import DIRECTIONS, KindBeside, concurrency
 from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import covered_per_step, only_step
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import MemoryKind, copy_label
 from traceprof.units import duration, percent, size_text, times
 
@@ -57,13 +57,11 @@ def copy_parts(rank: Rank, window: Window, owners: attribution.CopyOwners) -> tu
     is_offload = is_sharded[at] & (owners.direction <= DIRECTIONS.index("d2h"))
     is_same = owners.is_same_stream
     keys = (owners.direction, owners.memory, is_same, is_gradient, is_offload)
-    sizes = [int(key.max(initial=0)) + 1 for key in keys]
-    number = np.ravel_multi_index([key.astype(np.int64) for key in keys], sizes)
+    kinds, number = np.unique(np.array(keys, np.int64), axis=1, return_inverse=True)
     parts = []
-    for part in distinct_values(number).tolist():
+    for part, (direction, memory, same, gradient, offload) in enumerate(kinds.T.tolist()):
         chosen = np.flatnonzero(number == part)
         longest = chosen[intervals.largest(owners.exposed_ns[chosen], MAX_EVIDENCE)]
-        direction, memory, same, gradient, offload = map(int, np.unravel_index(part, sizes))
         size = intervals.total(owners.bytes[chosen])
         busy = intervals.union(owners.start_ns[chosen], owners.end_ns[chosen]).measure_ns
         parts.append(

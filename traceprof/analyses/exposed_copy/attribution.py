@@ -57,44 +57,36 @@ def copy_owners(rank: Rank, window: Window) -> CopyOwners:
         return _NO_COPIES
     directions = copy_directions(rank)
     chosen = np.flatnonzero(directions >= 0)
-    copy = np.append(chosen, np.arange(len(memsets)))
+
+    def joined(name: str) -> Int64:
+        return np.append(getattr(copies, name)[chosen], getattr(memsets, name))
+
     direction = np.append(directions[chosen], np.full(len(memsets), _MEMSET))
     kind = np.append(np.maximum(copies.kind[chosen], 0), np.zeros(len(memsets), np.int64))
-    start = np.append(copies.start_ns[chosen], memsets.start_ns)
-    end = np.append(copies.ends(chosen), memsets.end_ns)
+    is_unified = is_in(memsets.destination_memory, _UNIFIED)
+    memory = np.where(is_unified, MemoryKind.MANAGED, MemoryKind.UNKNOWN)
+    memory = np.append(_host_memory(rank, chosen), memory)
+    start, end, stream, size = map(joined, ("start_ns", "end_ns", "stream", "bytes"))
     # Copies that are equal in all of these are interchangeable: the order of rows does not matter.
-    ties = [
-        np.append(of_copies[chosen], of_memsets)
-        for of_copies, of_memsets in (
-            (copies.destination_memory, memsets.destination_memory),
-            (copies.source_memory, memsets.source_memory),
-            (copies.bytes, memsets.bytes),
-            (copies.stream, memsets.stream),
-        )
-    ]
-    order = np.lexsort((*ties, kind, direction == _MEMSET, end, start))
-    copy, direction, start, end = copy[order], direction[order], start[order], end[order]
-    reached = np.maximum.accumulate(end)
-    low = np.maximum(start, window.start_ns)
+    ties = joined("destination_memory"), joined("source_memory"), size, stream, kind
+    order = np.lexsort((*ties, direction == _MEMSET, end, start))
+    reached = np.maximum.accumulate(end[order])
+    low = np.maximum(start[order], window.start_ns)
     low[1:] = np.maximum(low[1:], reached[:-1])
-    high = np.minimum(end, window.end_ns)
+    high = np.minimum(end[order], window.end_ns)
     owns = np.flatnonzero(low < high)
     exposed = _exposed(rank, low[owns], high[owns])
-    owns, exposed = owns[exposed > 0], exposed[exposed > 0]
-    copy, direction, start, end = copy[owns], direction[owns], start[owns], end[owns]
-    is_memset = direction == _MEMSET
-    size, memory = np.empty(len(copy), np.int64), np.full(len(copy), int(MemoryKind.UNKNOWN))
-    stream = np.empty(len(copy), np.int64)
-    for group, mask in ((copies, ~is_memset), (memsets, is_memset)):
-        size[mask] = np.maximum(group.bytes[copy[mask]], 0)
-        stream[mask] = group.packed_stream.at(copy[mask])
-    memory[~is_memset] = _host_memory(rank, copy[~is_memset])
-    set_memory = memsets.destination_memory[copy[is_memset]]
-    memory[is_memset] = np.where(
-        is_in(set_memory, _UNIFIED), MemoryKind.MANAGED, MemoryKind.UNKNOWN
+    rows = order[owns[exposed > 0]]
+    return CopyOwners(
+        np.append(chosen, np.arange(len(memsets)))[rows],
+        direction[rows],
+        start[rows],
+        end[rows],
+        exposed[exposed > 0],
+        np.maximum(size[rows], 0),
+        memory[rows],
+        rank.operations.streams_of(compute_after(rank, end[rows], stream[rows])) == stream[rows],
     )
-    is_same_stream = rank.operations.streams_of(compute_after(rank, end, stream)) == stream
-    return CopyOwners(copy, direction, start, end, exposed, size, memory, is_same_stream)
 
 
 def _exposed(rank: Rank, start_ns: Int64, end_ns: Int64) -> Int64:

@@ -166,19 +166,11 @@ FINDINGS = {ID: f.FindingKind(GpuIdleMetrics, part="idle", removed_by=removing)}
 
 _MAX_NAME = 64
 _HOST_PARTS = (Part.THREAD_SWITCHES, Part.SYSTEM_CALLS, Part.SAMPLES, Part.EVENT_RECORDS)
-CAUSES = {
+CAUSES = {cause: cause.value.replace("_", " ") for cause in IdleCause} | {
     IdleCause.LAUNCH_BOUND: "launch-bound",
     IdleCause.TURNAROUND: "turn-around",
-    IdleCause.QUEUED: "queued",
-    IdleCause.SYNC: "sync",
-    IdleCause.DATA_LOADING: "data loading",
     IdleCause.MPI: "MPI",
     IdleCause.SETUP: "set-up",
-    IdleCause.ALLOCATION: "allocation",
-    IdleCause.STALLED: "stalled",
-    IdleCause.WAITING: "waiting",
-    IdleCause.HOST_CODE: "host code",
-    IdleCause.UNKNOWN: "unknown",
 }
 """Names of the causes for users."""
 

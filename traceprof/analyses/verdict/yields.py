@@ -14,7 +14,9 @@ from typing import Annotated
 from msgspec import Struct
 from msgspec import json as msgspec_json
 
+from traceprof.communication.exposure import Reason
 from traceprof.findings import Count, Finding, Number, Text
+from traceprof.host.idle_causes import IdleCause
 
 MIN_CHANGES = 5
 """Changes from which on the report speaks of a usual yield."""
@@ -66,11 +68,7 @@ def cause_of(finding: Finding) -> str | None:
     return max(parts, key=lambda name: parts[name], default=None)
 
 
-_PARTS = {
-    *("launch_bound_ns", "turnaround_ns", "queued_ns", "sync_ns", "data_loading_ns", "mpi_ns"),
-    *("setup_ns", "allocation_ns", "stalled_ns", "waiting_ns", "host_code_ns", "unknown_ns"),
-    *("late_launch_ns", "same_stream_ns", "needed_at_once_ns", "late_input_ns", "transfer_ns"),
-}
+_PARTS = {f"{cause.value}_ns" for cause in IdleCause} | {reason.metric for reason in Reason}
 
 
 def usual_yield(finding: Finding) -> UsualYield | None:
