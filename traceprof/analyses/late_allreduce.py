@@ -228,41 +228,33 @@ def _missing(result: LateAllReduceResult) -> f.NotApplicable | None:
     if not result.num_all_reduces:
         if not result.num_unknown:
             return None
-        return f.NotApplicable(
-            ID,
-            f"{counted(result.num_unknown, 'communication kernel')} of unknown operations, and no"
-            " other is AllReduce",
-            f"{result.how_to_collect(Part.COMMUNICATION_CALLS)}, or --communication-kernel"
-            " REGEX=AllReduce",
-            result.rank,
-        )
-    if not result.has_steps:
-        return f.NotApplicable(
-            ID,
-            "no training step is known whose kernels can be identified by their launches",
+        kernels = counted(result.num_unknown, "communication kernel")
+        why = f"{kernels} of unknown operations, and no other is AllReduce"
+        how = result.how_to_collect(Part.COMMUNICATION_CALLS)
+        how += ", or --communication-kernel REGEX=AllReduce"
+    elif not result.has_steps:
+        why = "no training step is known whose kernels can be identified by their launches"
+        how = (
             f"{result.how_to_collect(Part.RANGES)} with a range around each step: instrument.step,"
-            " or a range of your own and --step-pattern REGEX",
-            result.rank,
+            " or a range of your own and --step-pattern REGEX"
         )
-    if result.num_reduce_scatters:
-        return f.NotApplicable(
-            ID,
+    elif result.num_reduce_scatters:
+        why = (
             "gradients are reduced by ReduceScatter (sharded parameters or optimizer): the"
-            " AllReduce kernels carry something else",
-            "see exposed-communication for what no compute hides",
-            result.rank,
+            " AllReduce kernels carry something else"
         )
-    if result.metrics.num_steps < MIN_STEPS:
+        how = "see exposed-communication for what no compute hides"
+    elif result.metrics.num_steps < MIN_STEPS:
         steps = counted(result.metrics.num_steps, "step")
-        return f.NotApplicable(
-            ID,
+        why = (
             f"{steps} can be judged, and {MIN_STEPS} are needed: those with compute and then"
             " AllReduce kernels, all in the time judged, but for the first, where one bucket is"
-            " right",
-            "record several steps, from cudaProfilerStart some steps into the training on",
-            result.rank,
+            " right"
         )
-    return None
+        how = "record several steps, from cudaProfilerStart some steps into the training on"
+    else:
+        return None
+    return f.NotApplicable(ID, why, how, result.rank)
 
 
 ADVICE = (

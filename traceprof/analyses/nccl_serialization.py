@@ -144,15 +144,12 @@ def findings(result: SerializationResult) -> list[f.Finding | f.NotApplicable]:
     if not result.metrics.num_operations:
         return []
     if not result.num_judged:
-        return [
-            f.NotApplicable(
-                ID,
-                "the export does not show when communication was launched, so queueing cannot be"
-                " distinguished from a late launch",
-                f"{result.how_to_collect(Part.API_CALLS)}, from before the first communication on",
-                result.rank,
-            )
-        ]
+        why = (
+            "the export does not show when communication was launched, so queueing cannot be"
+            " distinguished from a late launch"
+        )
+        how = f"{result.how_to_collect(Part.API_CALLS)}, from before the first communication on"
+        return [f.NotApplicable(ID, why, how, result.rank)]
     severity = _severity(result)
     if severity is None:
         return []

@@ -112,14 +112,8 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
 def findings(result: PageableCopyResult) -> list[f.Finding | f.NotApplicable]:
     """Judge the time that pageable copies kept the GPU from its work."""
     if result.is_unknown:
-        return [
-            f.NotApplicable(
-                ID,
-                "the report does not show which kinds of memory were copied from and to",
-                result.how_to_collect(Part.COPY_MEMORY),
-                result.rank,
-            )
-        ]
+        why = "the report does not show which kinds of memory were copied from and to"
+        return [f.NotApplicable(ID, why, result.how_to_collect(Part.COPY_MEMORY), result.rank)]
     metrics = result.metrics
     copies = counted(metrics.num_copies, "copy")
     end = "from" if metrics.direction == "h2d" else "to"

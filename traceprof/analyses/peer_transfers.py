@@ -109,14 +109,9 @@ def findings(result: PeerTransfersResult) -> list[f.Finding | f.NotApplicable]:
         id_ = "peer-copy-through-host"
         judged += result.staged.finding(id_, title, staged.exposed_ns, staged, _HOST_ADVICE)
     if not result.memory_is_known:
-        judged.append(
-            f.NotApplicable(
-                "peer-copy-through-host",
-                "the export does not show the kinds of memory of copies",
-                result.how_to_collect(Part.COPY_MEMORY),
-                result.rank,
-            )
-        )
+        why = "the export does not show the kinds of memory of copies"
+        how = result.how_to_collect(Part.COPY_MEMORY)
+        judged.append(f.NotApplicable("peer-copy-through-host", why, how, result.rank))
     if not result.comparisons:
         return [*judged, *_not_compared(result)]
     slower = [one for one in result.comparisons if one.metrics.ratio >= MIN_RATIO]

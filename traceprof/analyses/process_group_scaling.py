@@ -81,25 +81,11 @@ def groups_at_once(operations: MachineOperations) -> Int64:
     A group communicates while any of its ranks does.
     """
     start, end, group = operations.start_ns, operations.end_ns, operations.group
-    busy = [
-        intervals.union(start[group == number], end[group == number])
-        for number in range(len(operations.groups))
-    ]
-    if not any(map(len, busy)):  # without any length
-        return np.ones(len(start), np.int64)
-    time = np.concatenate(
-        [*(busy_group.start_ns for busy_group in busy), *(busy_group.end_ns for busy_group in busy)]
-    )
-    order = np.argsort(time, kind="stable")
-    time, num_busy = time[order], np.cumsum(np.where(order < len(time) // 2, 1, -1))
-    area = np.concatenate((np.zeros(1, np.int64), np.cumsum(num_busy[:-1] * np.diff(time))))
-
-    def area_before(times: Int64) -> Int64:
-        at = np.maximum(np.searchsorted(time, times, side="right") - 1, 0)
-        return area[at] + num_busy[at] * np.maximum(times - time[at], 0)
-
-    average = (area_before(end) - area_before(start)) / np.maximum(end - start, 1)
-    return np.maximum(np.rint(average).astype(np.int64), 1)
+    busy_ns = np.zeros(len(start), np.int64)
+    for number in range(len(operations.groups)):
+        busy = intervals.union(start[group == number], end[group == number])
+        busy_ns += intervals.covered_within(busy, start, end)
+    return np.maximum(np.rint(busy_ns / np.maximum(end - start, 1)).astype(np.int64), 1)
 
 
 ID = "process-group-scaling"

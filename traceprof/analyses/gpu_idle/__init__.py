@@ -272,14 +272,8 @@ def findings(result: GpuIdleResult) -> list[f.Finding | f.NotApplicable]:
     if f.severity_of_cost(f.share(idle_ns, window_ns)) is None:
         return []
     if idle_ns == window_ns:
-        return [
-            f.NotApplicable(
-                ID,
-                "no GPU operation ran in the time judged",
-                "choose a window in which the rank works",
-                result.rank,
-            )
-        ]
+        how = "choose a window in which the rank works"
+        return [f.NotApplicable(ID, "no GPU operation ran in the time judged", how, result.rank)]
     # On the host nothing can be done about the GPU's own time, nor about that of other ranks.
     gone_ns = metrics.turnaround_ns + (metrics.others_ns or 0)
     curable = f.share(max(idle_ns - gone_ns, 0), window_ns)
