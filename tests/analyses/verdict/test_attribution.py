@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.traces import analysis_of
 from traceprof.analyses.breakdown import BreakdownResult, Measures
-from traceprof.analyses.verdict.attribution import MIN_ATTRIBUTED, MIN_BY_FINDING, attributions
+from traceprof.analyses.verdict.attribution import MIN_ATTRIBUTED, attributions
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.rank import WindowKind
 
@@ -45,7 +45,7 @@ def test_time_of_real_exports_is_attributed(real_trace: Path) -> None:
             assert (attribution.sentence is None) == (attribution.finding is not None)
             ids = {finding.id for finding in result.findings if finding.rank == rank.rank}
             assert attribution.finding is None or attribution.finding in ids
-            assert attribution.finding is not None or fraction < MIN_BY_FINDING
+            assert attribution.finding is not None or fraction < 0.1
     assert attributed == {}
 
 

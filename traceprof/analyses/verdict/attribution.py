@@ -18,8 +18,6 @@ from traceprof.run.guard import optional
 
 MIN_ATTRIBUTED = 0.03
 """The share of what is judged from which on a part is attributed."""
-MIN_BY_FINDING = 0.10
-"""The share from which on it is always attributed to a finding."""
 
 MEASURES: dict[f.TimePart, str] = {
     "exposed communication": "exposed_communication_ns",
