@@ -264,7 +264,7 @@ def advice(
     program, calls, setup = facts.program, facts.calls, longest.get(IdleCause.SETUP, "")
     # Evaluations and checkpoints are rare by nature: their remedies are for that.
     host_code = IdleCause.HOST_CODE
-    is_rare = _is_known(host_code, program, longest.get(host_code, ""))
+    is_rare = bool(_own(host_code, program, longest.get(host_code, "")))
     once_only = {*facts.only_steps} - ({host_code} if is_rare else set())
     looks = [
         look_at(facts.only_steps[cause], because(cause, reads_pages=facts.reads_pages))
@@ -367,26 +367,18 @@ def _of_cache(calls: CallCounts, *, recurs: bool) -> tuple[str, ...]:
     )
 
 
-_OF_DIRECTIVES = {IdleCause.LAUNCH_BOUND, IdleCause.ALLOCATION}
-
-
-def _of_directives(cause: IdleCause, calls: CallCounts) -> tuple[str, ...]:
-    """Return what to do in programs of OpenACC and OpenMP, whose kernels are no graph's."""
-    once = (remedies.DATA_REGION,) if calls.is_uncached else ()
-    if cause is IdleCause.ALLOCATION:
-        return once or _of_cause(cause, is_pytorch=False)
-    return (
-        *once,
-        *((remedies.DIRECTIVES,) if calls.waits_for_each else ()),
-        remedies.LARGER_KERNELS,
-    )
-
-
-def _is_known(cause: IdleCause, program: Program, name: str) -> bool:
-    """Whether what the host was in longest has a remedy of its own, also if that was once."""
-    if cause is IdleCause.HOST_CODE:
-        return program.is_pytorch and kind_of(name) in BY_PLACE
-    return cause is IdleCause.WAITING and _SLEEPS.match(name) is not None
+def _own(cause: IdleCause, program: Program, name: str) -> tuple[str, ...]:
+    """Return what to do about what the host was in longest, if that has remedies of its own."""
+    if cause is IdleCause.DATA_LOADING and program.uses_dali:
+        return _DALI
+    if cause is IdleCause.WAITING and _SLEEPS.match(name):
+        return (_OWN_SLEEP.format(name),)
+    if not program.is_pytorch:
+        is_from_pool = cause is IdleCause.ALLOCATION and _FROM_POOL.match(name)
+        return (_KEEP_POOL,) if is_from_pool else ()
+    if cause is IdleCause.DATA_LOADING:
+        return next((lines for loader, lines in BY_LOADER.items() if loader in name), ())
+    return BY_PLACE.get(kind_of(name), ()) if cause is IdleCause.HOST_CODE else ()
 
 
 def _remedies(cause: IdleCause, facts: HostFacts, name: str, once: str) -> tuple[str, ...]:
@@ -394,36 +386,24 @@ def _remedies(cause: IdleCause, facts: HostFacts, name: str, once: str) -> tuple
 
     `name`: what the host was in longest. `once`: where it was at once for most of the cause.
     """
-    if cause is IdleCause.ALLOCATION and facts.program.is_pytorch:
-        return _of_cache(facts.calls, recurs=facts.num_steps > 1)
+    program, calls = facts.program, facts.calls
+    if cause is IdleCause.ALLOCATION and program.is_pytorch:
+        return _of_cache(calls, recurs=facts.num_steps > 1)
     if cause is IdleCause.HOST_CODE and facts.reads_pages:
         return _PAGES
-    if once and not _is_known(cause, facts.program, name):
+    own = _own(cause, program, name)
+    if once and not own:
         return (_ONCE.format(once, _MAY_BE[cause]),)
-    if cause in _OF_DIRECTIVES and facts.program.uses_directives:
-        return _of_directives(cause, facts.calls)
     if cause is IdleCause.QUEUED:
         return (_QUEUED.format(name or "each operation after a gap"),)
-    of_profiler = facts.is_of_profiler and cause is IdleCause.LAUNCH_BOUND
-    return (*((_PROFILER,) if of_profiler else ()), *_of_what_ran(cause, facts.program, name))
-
-
-def _of_what_ran(cause: IdleCause, program: Program, name: str) -> tuple[str, ...]:
-    is_pytorch = program.is_pytorch
-    found: tuple[str, ...] = ()
-    if cause is IdleCause.DATA_LOADING and program.uses_dali:
-        found = _DALI
-    elif cause is IdleCause.DATA_LOADING and is_pytorch:
-        found = next((lines for loader, lines in BY_LOADER.items() if loader in name), ())
-    elif cause is IdleCause.ALLOCATION and not is_pytorch and _FROM_POOL.match(name):
-        found = (_KEEP_POOL,)
-    elif cause is IdleCause.WAITING and _SLEEPS.match(name):
-        found = (_OWN_SLEEP.format(name),)
-    elif cause is IdleCause.HOST_CODE and is_pytorch:
-        found = BY_PLACE.get(kind_of(name), ())
-    return found or _of_cause(cause, is_pytorch=is_pytorch)
-
-
-def _of_cause(cause: IdleCause, *, is_pytorch: bool) -> tuple[str, ...]:
-    of_program = _PYTORCH if is_pytorch else _OTHER
-    return (*_ANY_PROGRAM.get(cause, ()), *of_program.get(cause, ()))
+    is_launching = cause is IdleCause.LAUNCH_BOUND
+    if program.uses_directives:  # kernels of OpenACC and OpenMP are no graph's
+        region = (remedies.DATA_REGION,) if calls.is_uncached else ()
+        if is_launching:
+            waits = (remedies.DIRECTIVES,) if calls.waits_for_each else ()
+            return (*region, *waits, remedies.LARGER_KERNELS)
+        if cause is IdleCause.ALLOCATION:
+            own = region
+    of_program = _PYTORCH if program.is_pytorch else _OTHER
+    usual = own or (*_ANY_PROGRAM.get(cause, ()), *of_program.get(cause, ()))
+    return (_PROFILER, *usual) if is_launching and facts.is_of_profiler else usual
