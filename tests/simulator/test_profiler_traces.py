@@ -10,6 +10,7 @@ import pytest
 from sample_traces.simulator import RUN_SCENARIOS, simulate_run, simulate_scenario
 from sample_traces.simulator.kineto_writer import write_traces
 from tests.support.selection import long_after
+from traceprof.analyses import links
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Options, analyze_reports
 from traceprof.frames.open_run import open_run
@@ -61,12 +62,12 @@ def assert_same(first: RunResult, second: RunResult, *, without: Sequence[str] =
     assert breakdowns[0]
     assert breakdowns[0] == breakdowns[1]
     assert findings(first, without) == findings(second, without)
-    links = [
-        [(copies.rank, use.direction, use.peer, use.bytes, use.busy_ns)
-         for copies in result.links for use in copies.uses]
+    copies = [
+        [(of_rank.rank, use.direction, use.peer, use.bytes, use.busy_ns)
+         for of_rank in result.of(links) for use in of_rank.copies.uses]
         for result in (first, second)
     ]  # fmt: skip
-    assert links[0] == links[1]
+    assert copies[0] == copies[1]
     missing = [
         {(reason.id, reason.rank) for reason in result.not_applicable} for result in (first, second)
     ]

@@ -13,6 +13,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.selection import long_after
 from tests.support.traces import SAMPLE, analysis_of
 from traceprof import intervals
+from traceprof.analyses import links
 from traceprof.analyses.links.link_counters import link_rates
 from traceprof.analysis import analyze
 from traceprof.run.opening import Window
@@ -66,13 +67,11 @@ def test_a_copy_without_length_counts_where_it_is(tmp_path: Path) -> None:
 )
 def test_rates_add_up_to_what_the_links_carried(name: str) -> None:
     with analysis_of(SAMPLE.with_stem(name)) as analysis:
-        for rank, copied, counted in zip(
-            analysis.run.ranks, analysis.result.links, analysis.result.counters, strict=True
-        ):
+        for rank, result in zip(analysis.run.ranks, analysis.of(links), strict=True):
             window = rank.window
             edges = np.linspace(window.start_ns, window.end_ns, 98).astype(np.int64)
             found = link_rates(rank, window, edges)
-            uses = (*copied.uses, *counted.uses)
+            uses = (*result.copies.uses, *result.counters.uses)
             assert len(found) == len(uses)
             for rates in found:
                 (use,) = (

@@ -7,11 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec import field
 from msgspec.structs import replace
 
-from traceprof.analyses import breakdown, collectives, exposed_copy, links
+from traceprof.analyses import breakdown, collectives
 from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analyses.collectives import CollectivesResult, ProcessGroupsResult
-from traceprof.analyses.links.link_counters import LinkCountersResult
-from traceprof.analyses.links.link_usage import LinkUsageResult
 from traceprof.analyses.measurements import MeasuredRun
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.analyses.results import Judge, Result
@@ -21,7 +19,6 @@ from traceprof.analyses.verdict.headline import Headline
 from traceprof.findings import Finding, NotApplicable, costliest_like
 from traceprof.ranks.comparison import RankComparison
 from traceprof.run.completeness import Losses
-from traceprof.run.concurrency import KindBeside
 from traceprof.run.opening import RunSummary
 from traceprof.run.summary import FailedReport
 from traceprof.structs import Record
@@ -150,25 +147,3 @@ class RunResult(Record, frozen=True):
     def collectives(self) -> tuple[CollectivesResult | ProcessGroupsResult, ...]:
         """Communication by operation, by rank: first of those with a GPU."""
         return (*self.of(collectives), *self.measured.shown_process_groups)
-
-    @property
-    def communication(self) -> tuple[CollectivesResult | ProcessGroupsResult, ...]:
-        """Communication in what is judged, by rank: see `collectives`."""
-        return (*self.measured.results.of(collectives), *self.measured.process_groups)
-
-    @property
-    def beside(self) -> tuple[tuple[int, KindBeside], ...]:
-        """Ranks with a GPU, and what ran beside what there."""
-        return tuple(
-            (copies.rank, row) for copies in self.of(exposed_copy) for row in copies.beside
-        )
-
-    @property
-    def links(self) -> tuple[LinkUsageResult, ...]:
-        """Traffic of copies, by rank."""
-        return tuple(result.copies for result in self.of(links))
-
-    @property
-    def counters(self) -> tuple[LinkCountersResult, ...]:
-        """Traffic that sampled counters saw on the links, by rank."""
-        return tuple(result.counters for result in self.of(links))

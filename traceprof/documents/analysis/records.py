@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec.structs import asdict, replace
 
-from traceprof.analyses import rank_work
+from traceprof.analyses import collectives, exposed_copy, links, rank_work
+from traceprof.analyses.collectives import CollectivesResult, ProcessGroupsResult
 from traceprof.analyses.compute_parts import StepFlops, peak_of_kind
 from traceprof.analyses.kernels.kernel_table import InSteadyStep, KernelUse
 from traceprof.analyses.kernels.launched_kernels import Launcher
@@ -102,7 +103,9 @@ def _steps(result: RunResult) -> Iterator[model.Step]:
 
 def _communication_totals(result: RunResult) -> Iterator[model.CommunicationTotals]:
     num_steps = {measured.rank: len(judged_steps(measured)) for measured in result.breakdown}
-    for measured in result.communication:
+    on_gpus, groups = result.measured.results.of(collectives), result.measured.process_groups
+    of_ranks: tuple[CollectivesResult | ProcessGroupsResult, ...] = (*on_gpus, *groups)
+    for measured in of_ranks:
         rank, number = measured.rank, num_steps.get(measured.rank, 0)
         for use in measured.uses:
             yield _totals_row(use, rank, number)
@@ -190,15 +193,15 @@ def _run(result: RunResult) -> model.Run:
 
 
 def _links(result: RunResult) -> Iterator[model.LinkUse]:
-    for copies in result.links:
-        for use in copies.uses:
+    for of_rank in result.of(links):
+        for use in of_rank.copies.uses:
             other = None
             if use.peer is not None:
-                other = result.run.rank_beside(copies.rank, use.peer, use.peer_gpu_id)
-            yield _link_row(use, copies.rank, other)
-    for counters in result.counters:
-        for use in counters.uses:
-            yield _link_row(use, counters.rank, None)
+                other = result.run.rank_beside(of_rank.rank, use.peer, use.peer_gpu_id)
+            yield _link_row(use, of_rank.rank, other)
+    for of_rank in result.of(links):
+        for use in of_rank.counters.uses:
+            yield _link_row(use, of_rank.rank, None)
 
 
 def _kernel(rank: int, gpu: str | None, use: KernelUse, launcher: Launcher) -> model.Kernel:
@@ -267,7 +270,10 @@ TABLES: Mapping[str, ListField] = {
     ),
     "communication_totals": ListField(model.CommunicationTotals, _communication_totals),
     "beside": _by_rank(
-        model.Beside, lambda result: ((rank, row) for rank, row in result.beside if row.total_ns)
+        model.Beside,
+        lambda result: (
+            (one.rank, row) for one in result.of(exposed_copy) for row in one.beside if row.total_ns
+        ),
     ),
     "links": ListField(model.LinkUse, _links),
     "collectives": _by_rank(
