@@ -12,7 +12,7 @@ from tests.support.builders import TraceBuilder, global_tid, solver
 from tests.support.profiler_events import annotation, call, event, kernel, write
 from tests.support.traces import closed_analysis, ranks_of
 from traceprof.documents.analysis.records import document
-from traceprof.host.places import KINDS, PLACES, PlaceKind, kind_of, layers_of, places, silence_of
+from traceprof.host.places import PLACES, PlaceKind, kind_of, layers_of, places, silence_of
 from traceprof.host.units import StepUnit
 
 US, MS = 1_000, 1_000_000
@@ -55,11 +55,6 @@ MAIN = 4242, 1
 )
 def test_the_table_of_frameworks(name: str, kind: PlaceKind) -> None:
     assert kind_of(name) is kind
-
-
-def test_each_row_says_who_opens_such_ranges() -> None:
-    assert {row.kind for row in KINDS} == {*PlaceKind} - {PlaceKind.OTHER}
-    assert all(row.source for row in KINDS)
 
 
 @pytest.mark.parametrize(

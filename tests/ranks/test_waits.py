@@ -204,39 +204,6 @@ def test_latency_and_rate_are_recovered() -> None:
     assert fit.rate_gb_per_s == pytest.approx(50, rel=0.01)
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(
-    ("kind", "latency", "rate"),
-    [("AllReduce", 40_000, 80), ("AllGather", 15_000, 200), ("AlltoAll", 120_000, 12)],
-)
-def test_latency_and_rate_are_recovered_among_waiting_ranks(
-    kind: str, latency: int, rate: float, seed: int
-) -> None:
-    # Eight ranks on four machines leave up to 20 µs before the model says: 10 µs at the median.
-    rng, num = np.random.default_rng(seed), 200
-    size = rng.choice([1_000, 30_000, 1_000_000, 8_000_000, 100_000_000], num).astype(np.int64)
-    total = size if kind == "AllReduce" else size * 8
-    begin = 300 * MS * np.arange(num)[:, np.newaxis]
-    start = begin + rng.integers(0, 20_000, (num, 8))
-    late = rng.random(num) < 0.4
-    start[late, rng.integers(8)] += rng.integers(MS, 5 * MS, np.count_nonzero(late))
-    took = np.rint((latency + total / rate) * rng.normal(1, 0.03, num)).astype(np.int64)
-    last = start.max(axis=1, keepdims=True)
-    early = rng.integers(0, 20_000, (num, 8)) * np.minimum(1, latency / 40_000)
-    end = last + took[:, np.newaxis] - early.astype(np.int64)
-    early_ns = 10_000 * min(1, latency / 40_000)
-    waits, _, ranks = met(
-        start, end, [f"{rank // 2}" for rank in range(8)], operation=kind, size=size
-    )
-    for row in range(num):  # by definition
-        stays = [int(end[row, rank] - last[row, 0]) for rank in range(8)]
-        assert abs(int(waits.transfer_ns[row]) - median(stays)) <= 8_000  # of the clocks
-    found = transfers([waits], ranks, ["a"] * len(ranks))[0][kind, "group 0"]
-    assert known(found.latency_ns) == pytest.approx(latency - early_ns, rel=0.1, abs=2_000)
-    assert known(found.latency_uncertainty_ns) < 0.2 * latency
-    assert found.rate_gb_per_s == pytest.approx(rate, rel=0.03)
-
-
 @pytest.mark.parametrize("num_of_size", [5, 8, 23])
 def test_the_interval_of_a_latency_by_definition(num_of_size: int) -> None:
     rng, small, large = np.random.default_rng(num_of_size), 1_000, 10_000_000

@@ -293,45 +293,32 @@ def test_a_blocking_copy_of_another_device(tmp_path: Path) -> None:
 # -- real exports ---------------------------------------------------------------------------------
 
 
-def shares(path: Path) -> list[dict[str, float]]:
-    return [
-        {name.removesuffix("_ns"): ns / rank.idle_ns for name, ns in rank.causes.items()}
-        for rank in idle_causes(path)
-    ]
+# Shares of the idle time, by causes.
+SHARES: dict[str, dict[str, tuple[float, float]]] = {
+    "pairs/a100_loader_0_*": {"data_loading waiting": (0.9, 1), "launch_bound": (0, 0.06)},
+    "pairs/a100_loader_1_*": {"data_loading waiting": (0.9, 1), "launch_bound": (0, 0.06)},
+    "pairs/a100_loader_3_*": {"data_loading waiting": (0.8, 1), "launch_bound": (0, 0.06)},
+    "jacobi_mpi/*": {"mpi": (0.82, 0.84)},
+    "rtx3090x9_3nodes_tree/*": {
+        "setup": (0.39, 0.44),
+        "waiting": (0.555, 0.605),  # 56 to 60 % when rounded
+        "launch_bound": (0, 0.0005),
+    },
+    # 504 of 682 ms by another measurement; here also what steps 2 to 5 wait in ranges of warm-up
+    "pairs/warm_up_and_upload.sqlite": {"setup": (0.717, 0.761)},
+    "a100_single_dali_amp_bf16.sqlite": {"turnaround": (0.85, 0.87), "launch_bound": (0, 0.1)},
+}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "least"), [("0_baseline", 0.9), ("1_8workers", 0.9), ("3_dali_amp", 0.8)]
-)
-def test_loaders_that_keep_the_gpu_waiting(name: str, least: float, traces: Path) -> None:
-    [share] = shares(traces / "pairs" / f"a100_loader_{name}.sqlite")
-    assert share["data_loading"] + share["waiting"] >= least
-    assert share["launch_bound"] <= 0.06
-
-
-@pytest.mark.long
-def test_mpi_of_a_jacobi_solver(traces: Path) -> None:
-    for path in (traces / "jacobi_mpi").iterdir():
-        [share] = shares(path)
-        assert 0.82 <= share["mpi"] <= 0.84
-
-
-@pytest.mark.long
-def test_initialisation_and_sleep_around_two_collectives(traces: Path) -> None:
-    for path in (traces / "rtx3090x9_3nodes_tree").iterdir():
-        [share] = shares(path)
-        assert 0.39 <= share["setup"] <= 0.44
-        assert 0.555 <= share["waiting"] <= 0.605  # 56 to 60 % when rounded
-        assert share["launch_bound"] < 0.0005
-
-
-@pytest.mark.long
-def test_first_launches_of_a_warm_up(traces: Path) -> None:
-    [rank] = idle_causes(traces / "pairs" / "warm_up_and_upload.sqlite")
-    assert rank.idle_ns / MS == pytest.approx(682, abs=0.5)
-    # 504 by another measurement; here also what its steps 2 to 5 wait in ranges of warm-up
-    assert rank.causes["setup_ns"] / MS == pytest.approx(504, rel=0.03)
+@pytest.mark.parametrize("pattern", SHARES)
+def test_shares_of_real_exports(pattern: str, traces: Path) -> None:
+    ranks = [rank for path in traces.glob(pattern) for rank in idle_causes(path)]
+    assert ranks
+    for rank in ranks:
+        for causes, (low, high) in SHARES[pattern].items():
+            ns = sum(rank.causes[f"{cause}_ns"] for cause in causes.split())
+            assert low <= ns / rank.idle_ns <= high
 
 
 @pytest.mark.long
@@ -351,13 +338,6 @@ def test_waits_as_a_replay_takes_them_out(
         waits = rank.causes["sync_ns"] + rank.causes["stalled_ns"]
         assert waits / MS == pytest.approx(sync, rel=0.04)
         assert waits / MS <= limit
-
-
-@pytest.mark.long
-def test_a_gpu_that_is_busy(traces: Path) -> None:
-    [share] = shares(traces / "a100_single_dali_amp_bf16.sqlite")
-    assert share["turnaround"] == pytest.approx(0.86, abs=0.01)
-    assert share["launch_bound"] < 0.1
 
 
 # -- MPI, set-up, allocation ----------------------------------------------------------------------

@@ -20,13 +20,14 @@ import numpy as np
 from traceprof import intervals
 from traceprof.communication.messages import Messages, messages
 from traceprof.findings import MAX_EVIDENCE, Evidence
-from traceprof.intervals import NO_NUMBERS, Int32, Int64, Intervals, Mask
+from traceprof.intervals import BEYOND_NS, Int32, Int64, Intervals, Mask
 from traceprof.kernel_names import UNKNOWN_OPERATION
+from traceprof.run.launching_calls import calls_with
 from traceprof.run.rank import Rank
 from traceprof.structs import Record
 from traceprof.trace.columns import Rows
-from traceprof.trace.grouping import distinct_values, is_in
-from traceprof.trace.model.host import EventRecords, Synchronizations
+from traceprof.trace.grouping import distinct_values
+from traceprof.trace.model.host import ApiCalls, EventRecords, Synchronizations
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.special_values import NULL, UNKNOWN
 
@@ -107,7 +108,10 @@ def _stream_waits(rank: Rank) -> StreamWaits | None:
     waits = rank.trace.synchronizations(rank.process) if records is not None else None
     if records is None or waits is None or rank.calls is None:
         return None
-    recorded, awaiting = _records(rank, records), _waits(rank, waits)
+    names = rank.trace.api_names.items()
+    waiting = [key for key, name in names if api_call_kind(name) is ApiCallKind.STREAM_WAIT]
+    recorded = _events(rank, rank.calls, records)
+    awaiting = _events(rank, rank.calls, waits, rank.calls.packed_name.isin(waiting))
     if len(recorded.place) == 0 or len(awaiting.place) == 0:
         return None
     wait, record = _producers(recorded, awaiting)
@@ -132,48 +136,21 @@ class _Events(Record, frozen=True):
     event: Int64
 
 
-def _records(rank: Rank, records: EventRecords) -> _Events:
-    call = _calls_of(rank, records.correlation)
-    chosen = _is_of(rank, records.device) & (call >= 0)
-    return _in_order(rank, call, records.stream, records.event, chosen)
-
-
-def _waits(rank: Rank, waits: Synchronizations) -> _Events:
-    call = _calls_of(rank, waits.correlation)
-    names = [
-        key
-        for key, name in rank.trace.api_names.items()
-        if api_call_kind(name) is ApiCallKind.STREAM_WAIT
-    ]
-    chosen = _is_of(rank, waits.device) & (call >= 0)
-    known = np.flatnonzero(chosen)
-    if rank.calls is not None:
-        of_call = rank.calls.packed_name.at(call[known])
-        chosen[known] = is_in(of_call, np.array(names, np.int64))
-    return _in_order(rank, call, waits.stream, waits.event, chosen)
-
-
-def _in_order(rank: Rank, call: Int64, stream: Int64, event: Int64, chosen: Mask) -> _Events:
-    at = np.flatnonzero(chosen & (stream != NULL) & (event != NULL))
-    place = places(rank.host_order, call[at])
-    order = np.lexsort((event[at], stream[at], place))
-    return _Events(place[order], stream[at][order], event[at][order])
-
-
-def _is_of(rank: Rank, device: Int64) -> Mask:
-    """Return which rows are of the rank's device; all if its process has no other."""
-    if rank.num_devices <= 1:
-        return np.ones(len(device), np.bool_)
-    return device == rank.key.device
-
-
-def _calls_of(rank: Rank, correlation: Int64) -> Int64:
-    """Return the last call with each correlation id, int64[n], -1 if the report has none."""
-    ids = NO_NUMBERS if rank.calls is None else rank.calls.correlation
-    if len(ids) == 0:
-        return np.full(len(correlation), -1, np.int64)
-    call = np.searchsorted(ids, correlation, side="right") - 1
-    return np.where((call >= 0) & (ids[call] == correlation), call, -1)
+def _events(
+    rank: Rank, calls: ApiCalls, rows: EventRecords | Synchronizations, counts: Mask | None = None
+) -> _Events:
+    """Return those of the rank's device with a known call; `counts`: bool[calls], which count."""
+    num = len(rows.correlation)
+    call = calls_with(rows.correlation, lambda: np.full(num, BEYOND_NS), calls)  # the last one
+    chosen = (call >= 0) & (rows.stream != NULL) & (rows.event != NULL)
+    if rank.num_devices > 1:
+        chosen &= rows.device == rank.key.device
+    if counts is not None:
+        chosen &= np.append(counts, False)[call]
+    at = np.flatnonzero(chosen)
+    place, stream, event = places(rank.host_order, call[at]), rows.stream[at], rows.event[at]
+    order = np.lexsort((event, stream, place))
+    return _Events(place[order], stream[order], event[order])
 
 
 def _producers(records: _Events, waits: _Events) -> tuple[Int64, Int64]:

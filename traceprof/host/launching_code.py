@@ -57,17 +57,12 @@ class _Spans(NamedTuple):
     read: Int64  # int64[m], the part of them that is read
 
 
-class _Texts:
-    def __init__(self) -> None:
-        self.known: tuple[dict[str, int], ...] = ({}, {}, {})
-
-    def number(self, kind: int, text: str) -> int:
-        return self.known[kind].setdefault(text, len(self.known[kind]))
+_Texts = tuple[dict[str, int], ...]  # numbers of the texts of each kind
 
 
 def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
     """Code around the launches of kernels (indices); None if nothing is known of it."""
-    texts = _Texts()
+    texts: _Texts = ({}, {}, {})
     spans = _spans(rank, texts)
     if spans is None or rank.calls is None or not len(rank.calls):
         return None
@@ -75,7 +70,7 @@ def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
     around = np.full((5, len(call)), -1, np.int32)
     joining: list[tuple[Int64, Int64]] = []
     forward: list[tuple[Int64, Int64, Int64, Int64]] = []
-    paths = _Paths([*texts.known[_MODULES]], are_whole=rank.trace.operators(rank.process) is None)
+    paths = _Paths([*texts[_MODULES]], are_whole=rank.trace.operators(rank.process) is None)
     for number in distinct_values(spans.thread).tolist():
         rows = np.flatnonzero(spans.thread == number)
         start = spans.start_ns.take(rows)
@@ -114,9 +109,9 @@ def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
         spans.flops,
         spans.moved,
         spans.read,
-        [*texts.known[_OPERATOR]],
+        [*texts[_OPERATOR]],
         paths.names,
-        [*texts.known[_LINES]],
+        [*texts[_LINES]],
     )
 
 
@@ -220,7 +215,7 @@ def _of_profiler(rank: Rank, texts: _Texts) -> list[_Spans]:
                 (_OPERATOR, code.names[name]) if is_operator else _of_python(code.names[name])
             )
             kind_of[name] = kind
-            number_of[name] = texts.number(kind, text) if kind >= 0 else -1
+            number_of[name] = _number(texts[kind], text) if kind >= 0 else -1
         names = np.array(sorted(kind_of), np.int64)
         place = code.packed_name.places_in(names)
         kinds = np.array([kind_of[name] for name in names.tolist()], np.int64)[place]
@@ -239,6 +234,10 @@ def _of_profiler(rank: Rank, texts: _Texts) -> list[_Spans]:
             )
         )
     return parts
+
+
+def _number(texts: dict[str, int], text: str) -> int:
+    return texts.setdefault(text, len(texts))
 
 
 def _of_python(name: str) -> tuple[int, str]:
@@ -262,7 +261,7 @@ def _of_nvtx(rank: Rank, texts: _Texts) -> list[_Spans]:
         if name.startswith(module):
             kind, text = _MODULES, name.removeprefix(module)
         match = _SEQUENCE.search(name)
-        read[:, place] = kind, texts.number(kind, text), int(match[1]) if match else NULL
+        read[:, place] = kind, _number(texts[kind], text), int(match[1]) if match else NULL
     place_of = np.fromiter(map(places.__getitem__, ranges.names), np.int64, len(ranges.names))
     kinds, numbers, sequence = read[:, place_of]
     unknown = np.full(len(place_of), NULL)

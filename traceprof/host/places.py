@@ -1,6 +1,6 @@
 """Places: the innermost framework range around a launch or a time.
 
-`KINDS` is the table of the ranges that frameworks open, with their sources. Any other range of the
+`KINDS` is the table of the ranges that frameworks open. Any other range of the
 program is a place, too; ranges of single operators, of libraries and of whole steps are not. A
 thread without a range at some time is where another thread of its process is: the backward runs on
 a thread of PyTorch's autograd, and the range around it is open on the thread that called it.
@@ -54,135 +54,81 @@ class PlaceKind(str, Enum):
     OTHER = "range"
 
 
-class _Kind(NamedTuple):
-    kind: PlaceKind
-    pattern: re.Pattern[str]  # searched for in the name
-    source: str  # who opens such ranges
-
-
 _COMPILED = r"torch/_dynamo/convert_frame\.py\(\d+\): "
 _SCALED = r"torch/(?:cuda/)?amp/grad_scaler\.py\(\d+\): "
 _OPTIMIZED = r"torch/optim/\w+\.py\(\d+\): step\Z"
-# The first that matches counts.
-KINDS: tuple[_Kind, ...] = (
-    _Kind(
-        PlaceKind.LOADER,
-        re.compile(
-            rf"(?i:{evidence.DATA_LOADING.pattern})|{evidence.PYTHON_LOADING.pattern}"
-            r"|\Aenumerate\(Data(?:Loader|Pipe)\)#|\A\[DALI\]"
-        ),
-        "instrument; torch/utils/data/dataloader.py and datapipes (a range per class);"
-        " Lightning's train_dataloader_next; Megatron's batch-generator; NVIDIA DALI",
+# With who opens such ranges.
+_PATTERNS = {
+    # instrument; torch/utils/data/dataloader.py and datapipes (a range per class); Lightning's
+    # train_dataloader_next; Megatron's batch-generator; NVIDIA DALI
+    PlaceKind.LOADER: (
+        rf"(?i:{evidence.DATA_LOADING.pattern})|{evidence.PYTHON_LOADING.pattern}"
+        r"|\Aenumerate\(Data(?:Loader|Pipe)\)#|\A\[DALI\]"
     ),
-    _Kind(
-        PlaceKind.COLLECTION,
-        re.compile(evidence.GARBAGE_COLLECTION.pattern),
-        "instrument, the garbage collections that a recorder names, gc.collect by name",
+    # instrument, the garbage collections that a recorder names, gc.collect by name
+    PlaceKind.COLLECTION: evidence.GARBAGE_COLLECTION.pattern,
+    # instrument; torch.save and torch.distributed.checkpoint by their file and line; Megatron's
+    # save-checkpoint; Lightning's [Callback]ModelCheckpoint
+    PlaceKind.CHECKPOINT: (
+        evidence.HOST_WORK.pattern
+        + r"|(?i:(?:\A|[^a-z])(?:save|load|saving|loading)[ _-]?(?:model|state|weights)"
+        r"|\bcheckpoint(?:ing)?\Z|(?:save|load)[ _-]?checkpoint)"
     ),
-    _Kind(
-        PlaceKind.CHECKPOINT,
-        re.compile(
-            evidence.HOST_WORK.pattern
-            + r"|(?i:(?:\A|[^a-z])(?:save|load|saving|loading)[ _-]?(?:model|state|weights)"
-            r"|\bcheckpoint(?:ing)?\Z|(?:save|load)[ _-]?checkpoint)"
-        ),
-        "instrument; torch.save and torch.distributed.checkpoint by their file and line; Megatron's"
-        " save-checkpoint; Lightning's [Callback]ModelCheckpoint",
+    # programs' own ranges; Lightning's validation_step and run_evaluation; Megatron's evaluate; HF
+    # Trainer.evaluate
+    PlaceKind.EVALUATION: (
+        r"(?i:(?<![a-z])(?:eval(?:uat\w+)?|validat\w*|val[ _]step|test[ _]step)(?![a-z]))"
     ),
-    _Kind(
-        PlaceKind.EVALUATION,
-        re.compile(
-            r"(?i:(?<![a-z])(?:eval(?:uat\w+)?|validat\w*|val[ _]step|test[ _]step)(?![a-z]))"
-        ),
-        "programs' own ranges; Lightning's validation_step and run_evaluation; Megatron's evaluate;"
-        " HF Trainer.evaluate",
+    # CompileEventLogger of torch/_dynamo and torch/_inductor; triton/compiler/compiler.py
+    PlaceKind.COMPILE: (
+        evidence.PYTHON_SETUP.pattern
+        + r"|compile_fx|dynamo_timed|\A_?compile\b|(?i:\b(?:jit[ _-]?)?compil(?:e|ation|ing)\b)"
+        rf"|{_COMPILED}"
     ),
-    _Kind(
-        PlaceKind.COMPILE,
-        re.compile(
-            evidence.PYTHON_SETUP.pattern
-            + r"|compile_fx|dynamo_timed|\A_?compile\b|(?i:\b(?:jit[ _-]?)?compil(?:e|ation|ing)\b)"
-            rf"|{_COMPILED}"
-        ),
-        "torch/_dynamo and torch/_inductor (CompileEventLogger); triton/compiler/compiler.py",
+    # vLLM's capture_model, SGLang's CudaGraphRunner, Megatron's CUDA graphs
+    PlaceKind.CAPTURE: r"(?i:(?:cuda)?[ _]?graph[ _]?capture|capture[ _](?:model|graph|cuda))",
+    # programs' own ranges; TorchRec's metrics:publish; Megatron's interval-time logging
+    PlaceKind.LOGGING: (
+        r"(?i:(?<![a-z])(?:log(?:ging|_metrics|ger)?|metrics?)(?![a-z])|tensorboard|wandb)"
     ),
-    _Kind(
-        PlaceKind.CAPTURE,
-        re.compile(r"(?i:(?:cuda)?[ _]?graph[ _]?capture|capture[ _](?:model|graph|cuda))"),
-        "vLLM's capture_model, SGLang's CudaGraphRunner, Megatron's CUDA graphs",
+    # torch/amp/grad_scaler.py
+    PlaceKind.GRAD_SCALER: rf"(?i:grad_?scaler)|{_SCALED}",
+    # instrument; torch/optim/optimizer.py (Optimizer.step#NAME.step, Optimizer.zero_grad#…);
+    # Lightning's optimizer_step; Megatron's optimizer
+    PlaceKind.OPTIMIZER: (
+        rf"\A{labels.OPTIMIZER_STEP}(?: |\Z)|\AOptimizer\.|(?i:(?<![a-z])(?:optimi[sz]er"
+        rf"|zero_grad|clip_grad\w*|lr_scheduler)(?![a-z]))|{_OPTIMIZED}"
     ),
-    _Kind(
-        PlaceKind.LOGGING,
-        re.compile(
-            r"(?i:(?<![a-z])(?:log(?:ging|_metrics|ger)?|metrics?)(?![a-z])|tensorboard|wandb)"
-        ),
-        "programs' own ranges; TorchRec's metrics:publish; Megatron's interval-time logging",
+    # torch/distributed/fsdp: FSDP::pre_forward (MODULE) of fully_shard,
+    # FullyShardedDataParallel._pre_forward of FSDP1
+    PlaceKind.FSDP: r"\AFSDP::|\AFullyShardedDataParallel\.|\A_?fsdp[ _.]",
+    # torch/nn/parallel/distributed.py
+    PlaceKind.DDP: r"\ADistributedDataParallel\.|\Atorch\.distributed\.ddp",
+    # deepspeed/utils/nvtx.py: instrument_w_nvtx around its functions, by qualified name
+    PlaceKind.DEEPSPEED: (
+        r"\A(?:DeepSpeed\w*|PartitionedParameterCoordinator|Init|ZeRO\w*|PipelineEngine)\."
     ),
-    _Kind(
-        PlaceKind.GRAD_SCALER,
-        re.compile(rf"(?i:grad_?scaler)|{_SCALED}"),
-        "torch/amp/grad_scaler.py",
+    # SGLang: step[DECODE bs=…]; vLLM: execute_context_0(0)_generation_…; TensorRT-LLM
+    PlaceKind.DECODE: (
+        r"\Astep\[(?:DECODE|TARGET_VERIFY) |\Aexecute_(?:\d+_)?context_0\("
+        r"|(?i:\bdecode(?:r?_step)?\b)"
     ),
-    _Kind(
-        PlaceKind.OPTIMIZER,
-        re.compile(
-            rf"\A{labels.OPTIMIZER_STEP}(?: |\Z)|\AOptimizer\.|(?i:(?<![a-z])(?:optimi[sz]er"
-            rf"|zero_grad|clip_grad\w*|lr_scheduler)(?![a-z]))|{_OPTIMIZED}"
-        ),
-        "instrument; torch/optim/optimizer.py (Optimizer.step#NAME.step, Optimizer.zero_grad#…);"
-        " Lightning's optimizer_step; Megatron's optimizer",
+    # SGLang: step[EXTEND bs=…]; vLLM: execute_context_N(…)_generation_…; TensorRT-LLM
+    PlaceKind.PREFILL: (
+        r"\Astep\[(?:EXTEND|MIXED|PREFILL)\w* |\Aexecute_(?:\d+_)?context_[1-9]"
+        r"|(?i:\bprefill\b)"
     ),
-    _Kind(
-        PlaceKind.FSDP,
-        re.compile(r"\AFSDP::|\AFullyShardedDataParallel\.|\A_?fsdp[ _.]"),
-        "torch/distributed/fsdp: FSDP::pre_forward (MODULE) of fully_shard,"
-        " FullyShardedDataParallel._pre_forward of FSDP1",
+    # instrument; Megatron's backward-compute; Lightning's backward
+    PlaceKind.BACKWARD: rf"\A{labels.BACKWARD}\b|(?i:(?<![a-z])backward(?:-compute)?(?![a-z]))",
+    # instrument; Megatron's forward-compute; HTA's examples
+    PlaceKind.FORWARD: (
+        rf"\A{labels.FORWARD}\b|(?i:(?<![a-z])forward(?:-compute|[ _]pass)?(?![a-z]))"
     ),
-    _Kind(
-        PlaceKind.DDP,
-        re.compile(r"\ADistributedDataParallel\.|\Atorch\.distributed\.ddp"),
-        "torch/nn/parallel/distributed.py",
-    ),
-    _Kind(
-        PlaceKind.DEEPSPEED,
-        re.compile(
-            r"\A(?:DeepSpeed\w*|PartitionedParameterCoordinator|Init|ZeRO\w*|PipelineEngine)\."
-        ),
-        "deepspeed/utils/nvtx.py: instrument_w_nvtx around its functions, by qualified name",
-    ),
-    _Kind(
-        PlaceKind.DECODE,
-        re.compile(
-            r"\Astep\[(?:DECODE|TARGET_VERIFY) |\Aexecute_(?:\d+_)?context_0\("
-            r"|(?i:\bdecode(?:r?_step)?\b)"
-        ),
-        "SGLang: step[DECODE bs=…]; vLLM: execute_context_0(0)_generation_…; TensorRT-LLM",
-    ),
-    _Kind(
-        PlaceKind.PREFILL,
-        re.compile(
-            r"\Astep\[(?:EXTEND|MIXED|PREFILL)\w* |\Aexecute_(?:\d+_)?context_[1-9]"
-            r"|(?i:\bprefill\b)"
-        ),
-        "SGLang: step[EXTEND bs=…]; vLLM: execute_context_N(…)_generation_…; TensorRT-LLM",
-    ),
-    _Kind(
-        PlaceKind.BACKWARD,
-        re.compile(rf"\A{labels.BACKWARD}\b|(?i:(?<![a-z])backward(?:-compute)?(?![a-z]))"),
-        "instrument; Megatron's backward-compute; Lightning's backward",
-    ),
-    _Kind(
-        PlaceKind.FORWARD,
-        re.compile(rf"\A{labels.FORWARD}\b|(?i:(?<![a-z])forward(?:-compute|[ _]pass)?(?![a-z]))"),
-        "instrument; Megatron's forward-compute; HTA's examples",
-    ),
-    _Kind(
-        PlaceKind.MODULE,
-        re.compile(rf"\Ann\.Module: |\A{labels.MODULE} "),
-        "torch.profiler(with_modules or with_stack); instrument.modules",
-    ),
-)
-"""The ranges of frameworks."""
+    # torch.profiler, with_modules or with_stack; instrument.modules
+    PlaceKind.MODULE: rf"\Ann\.Module: |\A{labels.MODULE} ",
+}
+KINDS = {kind: re.compile(pattern) for kind, pattern in _PATTERNS.items()}
+"""The ranges that frameworks open, by the first pattern that their name holds."""
 
 # No digits stand here: a report keeps texts without them, and only what matches is read again.
 _NO_PLACE = (
@@ -211,10 +157,8 @@ MIN_COVERED = 0.8
 
 def kind_of(name: str) -> PlaceKind:
     """Return the kind of a range."""
-    for row in KINDS:
-        if row.pattern.search(name):
-            return row.kind
-    return PlaceKind.OTHER
+    found = (kind for kind, pattern in KINDS.items() if pattern.search(name))
+    return next(found, PlaceKind.OTHER)
 
 
 def unnumbered(name: str) -> str:
@@ -421,12 +365,8 @@ def _read(trace: Trace, process: int, ranges: NamedRanges | None) -> PlaceRanges
     )
 
 
-def telling_ranges(rank: Rank) -> PlaceRanges:
-    """Places that say what a thread without events does: none around whole steps."""
-    return rank.cache.get(_telling, rank)
-
-
 def _telling(rank: Rank) -> PlaceRanges:
+    """Places that say what a thread without events does: none around whole steps."""
     ranges, steps = place_ranges(rank), rank.step_ranges
     if steps is None or len(steps.start_ns) < MIN_STEPS:
         # All ranks of the process share what its threads did.
@@ -450,7 +390,7 @@ def silence_of(rank: Rank, thread: int) -> Intervals:
 
     Threads that load data on their own say nothing of others.
     """
-    ranges = telling_ranges(rank)
+    ranges = rank.cache.get(_telling, rank)
     if not len(ranges.start_ns):
         return intervals.empty()
     loads = np.array([kind_of(name) is PlaceKind.LOADER for name in ranges.names], np.bool_)

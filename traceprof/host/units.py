@@ -49,9 +49,8 @@ class Served(Record, frozen=True):
 
     num_decode: int
     num_prefill: int
-    tokens: int | None  # that went through the model; None where the marks do not say
     sequences: int | None  # in a pass, the mean
-    tokens_per_s: float | None
+    tokens_per_s: float | None  # that went through the model; None where the marks do not say
 
 
 class Unit(Record, frozen=True):
@@ -112,7 +111,6 @@ def _served(rank: Rank, window: Window) -> Served | None:
     return Served(
         num_decode=sum(not is_prefill for is_prefill, *_ in passes),
         num_prefill=sum(is_prefill for is_prefill, *_ in passes),
-        tokens=total if is_known else None,
         sequences=round(float(np.mean([batch for _, batch, _ in passes]))),
         tokens_per_s=total / length_ns * 1e9 if is_known and length_ns else None,
     )
