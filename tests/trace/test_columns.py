@@ -100,14 +100,6 @@ def test_times_take_half_of_the_memory() -> None:
     assert np.array_equal(built(times.tolist(), 9999).values, times)
 
 
-@given(st.lists(COLUMNS, max_size=6))
-def test_a_column_grows(parts: list[list[int]]) -> None:
-    column = ColumnBuilder()
-    for part in parts:
-        column.append(np.array(part, np.int64))
-    assert column.finish().values.tolist() == [*chain(*parts)]
-
-
 @given(st.lists(st.tuples(COLUMNS, COLUMNS), max_size=6))
 def test_limits_may_be_wider_than_a_part(parts: list[tuple[list[int], list[int]]]) -> None:
     column = ColumnBuilder()
@@ -115,13 +107,6 @@ def test_limits_may_be_wider_than_a_part(parts: list[tuple[list[int], list[int]]
         both = [*part, *others]
         column.append(np.array(part, np.int64), (min(both, default=0), max(both, default=0)))
     assert column.finish().values.tolist() == [*chain(*(part for part, _ in parts))]
-
-
-def test_many_parts() -> None:
-    column = ColumnBuilder()
-    for first in range(0, 100_000, 1000):
-        column.append(np.arange(first, first + 1000))
-    assert np.array_equal(column.finish().values, np.arange(100_000))
 
 
 def test_many_rows() -> None:

@@ -30,7 +30,7 @@ from traceprof.run.launching_calls import calls_with
 from traceprof.run.rank import Rank, Window
 from traceprof.structs import Record
 from traceprof.trace.columns import Rows
-from traceprof.trace.grouping import distinct_values, is_in, median_of, without
+from traceprof.trace.grouping import distinct_values, is_in, median_of
 from traceprof.trace.model.host import ApiCalls, LaunchStalls
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind
 from traceprof.trace.model.operations import Copies, Operations
@@ -282,9 +282,8 @@ def _unrecorded(launches: Launches, calls: ApiCalls) -> Launches:
     last = calls.start_ns.take(launching).max(initial=-BEYOND_NS)
     last = max(last, launches.start_ns.min(initial=BEYOND_NS))
     later = np.flatnonzero(calls.start_ns > last)
-    names = (
-        without(calls.packed_name.counted(launching)[0], np.array([NULL])) if len(later) else later
-    )
+    names = calls.packed_name.counted(launching)[0] if len(later) else later
+    names = names[names != NULL]
     call = later[is_in(calls.packed_name.at(later), names)]
     beyond, unknown = np.full(len(call), BEYOND_NS), np.full(len(call), -1, np.int32)
     none = np.zeros(len(call), np.bool_)

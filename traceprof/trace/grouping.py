@@ -114,18 +114,6 @@ def is_in(values: npt.NDArray[np.integer[Any]] | int, among: npt.ArrayLike) -> M
     return np.isin(values, np.asarray(among, np.int64))
 
 
-def common_values(values: Int64, others: Int64) -> Int64:
-    """Return the distinct values that are among others, ascending int64[m]."""
-    values = distinct_values(values)
-    return values[is_in(values, others)]
-
-
-def without(values: Int64, others: Int64) -> Int64:
-    """Return the distinct values that are not among others, ascending int64[m]."""
-    values = distinct_values(values)
-    return values[~is_in(values, others)]
-
-
 def sums(keys: Int64, values: Int64) -> tuple[Int64, Int64]:
     """Return the distinct keys, ascending, and the sum of the values of each, exact."""
     distinct, which = numbered(keys)

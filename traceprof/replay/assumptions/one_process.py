@@ -35,7 +35,7 @@ from traceprof.replay.graph.stream_waits import behind_communication
 from traceprof.replay.graph.weights import Durations
 from traceprof.replay.results import Refusal
 from traceprof.run.opening import Rank
-from traceprof.trace.grouping import distinct_values, is_in, median_of, without
+from traceprof.trace.grouping import distinct_values, is_in, median_of
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.parts import Part
 
@@ -159,7 +159,7 @@ def without_data_loading(process: Process, durations: Durations) -> Durations:
 def without_silences(process: Process, durations: Durations) -> Durations:
     """Let threads that train take no time between calls where they may have waited for a batch."""
     calls, before = process.calls, durations.saved_before_call_ns.copy()
-    call, since_ns = calls.silences(without(distinct_values(calls.thread), process.loading_threads))
+    call, since_ns = calls.silences(np.setdiff1d(calls.thread, process.loading_threads))
     gap = calls.start_ns[call] - since_ns
     before[call[gap > MIN_HAND_OVER_NS]] = gap[gap > MIN_HAND_OVER_NS]
     return replace(durations, saved_before_call_ns=before)

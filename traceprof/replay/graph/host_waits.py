@@ -19,7 +19,7 @@ from traceprof.intervals import NO_NUMBERS, Float64, Int64, Intervals, Mask
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, HostCalls, Recorded
 from traceprof.replay.graph.stream_waits import TOLERANCE_NS, EventWaits, last_record
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in, numbered_rows, without
+from traceprof.trace.grouping import distinct_values, is_in, numbered_rows
 from traceprof.trace.model.kinds import (
     ApiCallKind,
     SynchronizationKind,
@@ -272,7 +272,7 @@ def _synchronized(
     rest = waiting[~targets.is_device_wide[waiting]]
     if events is not None:
         waits.append(_behind_events(rest, targets, calls, events))
-        rest = without(rest, waits[-1][0])
+        rest = np.setdiff1d(rest, waits[-1][0])
     by_stream = rest[targets.stream[rest] != NULL]
     last = chains.last_before(targets.stream[by_stream], calls.in_time[by_stream])
     waits.append((by_stream[last >= 0], last[last >= 0]))
@@ -587,7 +587,7 @@ def lock_waits(process: Recorded, waits: HostWaits) -> LockWaits:
     is_long = calls.length_ns > MIN_LOCKED_NS
     chosen = np.flatnonzero(is_long & calls.is_outer & is_in(calls.thread, launches))
     by_end = chosen[np.argsort(calls.end_ns[chosen], kind="stable")]
-    call = without(chosen, waits.call)
+    call = np.setdiff1d(chosen, waits.call)
     at = np.searchsorted(calls.end_ns[by_end], calls.end_ns[call], side="left") - 1
     holder = by_end[np.maximum(at, 0)]
     waited = (at >= 0) & (calls.thread[holder] != calls.thread[call])

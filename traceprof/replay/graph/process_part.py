@@ -33,7 +33,7 @@ from traceprof.replay.graph.weights import (
 )
 from traceprof.run.opening import Rank
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in, median_of, without
+from traceprof.trace.grouping import distinct_values, is_in, median_of
 
 LOADING = (
     "threads or processes that launch nothing run alongside: if they load the data, a step takes"
@@ -167,7 +167,7 @@ def _paced_ns(process: Process, training: Int64, limits_ns: Int64) -> float:
     to_training = is_in(calls.thread[overs.call], training)
     giver = calls.thread[overs.after]
     longest = 0.0
-    for thread in without(giver[to_training], training).tolist():
+    for thread in np.setdiff1d(giver[to_training], training).tolist():
         own = overs.own[calls.thread[overs.own] == thread]
         slept = intervals.union(calls.end_ns[calls.outer[own - 1]], calls.start_ns[own])
         rows = np.flatnonzero(calls.is_outer & (calls.thread == thread))

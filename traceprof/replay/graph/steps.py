@@ -19,7 +19,6 @@ from traceprof.run.rank import WindowKind
 from traceprof.run.step_ranges import StepWindows
 from traceprof.run.windows import training_of
 from traceprof.structs import Record
-from traceprof.trace.grouping import common_values
 
 MIN_STEPS = 10
 """So many steps are compared if there are as many, however many operations they have."""
@@ -59,9 +58,9 @@ def sample_of(
     known = {number: windows for number, windows in steps.items() if windows is not None}
     if len(known) < len(steps) or not known:
         return None
-    common = reduce(common_values, [windows.number for windows in known.values()])
+    common = reduce(np.intersect1d, [windows.number for windows in known.values()])
     numbers = numbers or longest_phases(measured)
-    judged = common if numbers is None else reduce(common_values, [common, *numbers.values()])
+    judged = common if numbers is None else reduce(np.intersect1d, [common, *numbers.values()])
     if len(judged) == 0:
         return None
     num_operations = max(sum(len(rank.operations) for rank in run.ranks), 1)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
 
 import numpy as np
 
 from traceprof.intervals import Int64, Mask
 from traceprof.trace.columns import Column, pack, pack_ahead
-from traceprof.trace.grouping import distinct_values, is_in, median_of, numbered, without
+from traceprof.trace.grouping import distinct_values, is_in, median_of, numbered
 from traceprof.trace.model import host as model
 from traceprof.trace.model.kinds import SynchronizationKind, synchronization_kind
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.rows import RowsByKey, check_times, read_strings, read_thread_names
+from traceprof.trace.nsight.rows import (
+    RowsByKey,
+    check_times,
+    of_processes,
+    read_strings,
+    read_thread_names,
+)
 from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
-
-OfThreads = TypeVar("OfThreads", model.ThreadSamples, model.ThreadSpans, model.ThreadSwitches)
 
 
 def read_api_calls(database: Database) -> Iterator[tuple[int, model.ApiCalls]]:
@@ -180,6 +183,7 @@ def by_process(
 
 
 _MPI = re.compile(r"(?:MPI|UCP|UCX)_\w*EVENTS\Z")
+_SWITCH = ("start", "isSchedIn", "globalTid")
 _OF_MPI = 1  # among the kinds of spans in `HostActivity`
 _JIT = "JIT"
 """The name for compilation, whose rows have no name."""
@@ -239,7 +243,8 @@ def _sampled_mpi(database: Database, threads: Int64) -> dict[int, model.ThreadSp
     texts = tuple(names[key] for key in ids.tolist())
     order = np.lexsort((time[end], time[start]))
     start, end, number = start[order], end[order], number[order]
-    return _of_processes(model.ThreadSpans(time[start], time[end], thread[start], number, texts))
+    spans = model.ThreadSpans(time[start], time[end], thread[start], number, texts)
+    return of_processes(spans, spans.thread)
 
 
 def _has_samples(database: Database) -> bool:
@@ -257,9 +262,8 @@ def read_samples(database: Database, threads: Int64) -> dict[int, model.ThreadSa
     ids, function = numbered(symbol[known])
     names = _names(database, ids)
     order = np.argsort(time[known], kind="stable")
-    return _of_processes(
-        model.ThreadSamples(time[known][order], thread[known][order], function[order], names)
-    )
+    time, thread = time[known][order], thread[known][order]
+    return of_processes(model.ThreadSamples(time, thread, function[order], names), thread)
 
 
 def _sampled(
@@ -287,13 +291,13 @@ def _sampled(
 
 
 def _read_switches(database: Database, threads: Int64) -> dict[int, model.ThreadSwitches]:
-    table, columns = schema.SWITCHES, ("start", "isSchedIn", "globalTid")
-    if not database.has(table, *columns):
+    if not database.has(schema.SWITCHES, *_SWITCH):
         return {}
-    time, is_on, thread = _rows(database, table, columns, threads)
-    check_times(database, table, time, time)
+    time, is_on, thread = _rows(database, schema.SWITCHES, _SWITCH, threads)
+    check_times(database, schema.SWITCHES, time, time)
     order = np.lexsort((is_on != 0, time, thread))
-    return _of_processes(model.ThreadSwitches(time[order], thread[order], is_on[order] != 0))
+    thread = thread[order]
+    return of_processes(model.ThreadSwitches(time[order], thread, is_on[order] != 0), thread)
 
 
 def others_ran(database: Database, times_ns: Int64, threads: Int64) -> Mask | None:
@@ -301,14 +305,13 @@ def others_ran(database: Database, times_ns: Int64, threads: Int64) -> Mask | No
 
     Threads of any process count. None if the export has no thread switches.
     """
-    table, columns = schema.SWITCHES, ("start", "isSchedIn", "globalTid")
-    if not database.has(table, *columns):
+    if not database.has(schema.SWITCHES, *_SWITCH):
         return None
-    expect_rows(database, [table])
+    expect_rows(database, [schema.SWITCHES])
     # Of each thread the last switch before each time: twice its time, and 1 if it went on the CPU.
     last: dict[int, Int64] = {}
-    for chunk in read_columns(database, table, columns):
-        time, is_on, thread = (chunk[name] for name in columns)
+    for chunk in read_columns(database, schema.SWITCHES, _SWITCH):
+        time, is_on, thread = (chunk[name] for name in _SWITCH)
         rows = np.flatnonzero((time != NULL) & (is_on != NULL) & (thread != NULL))
         rows = rows[~np.isin(thread[rows], threads)]
         rows = rows[np.lexsort((is_on[rows], time[rows], thread[rows]))]
@@ -368,14 +371,9 @@ def read_spans(
     distinct, number = numbered(ids)
     names = _names(database, distinct, {jit: _JIT})
     order = np.lexsort((end, start))
-    return _of_processes(
-        model.ThreadSpans(start[order], end[order], thread[order], number[order], names)
-    )
-
-
-def _of_processes(rows: OfThreads) -> dict[int, OfThreads]:
-    process = schema.process_of_thread(rows.thread)
-    return {key: rows.chosen(process == key) for key in distinct_values(process).tolist()}
+    thread = thread[order]
+    spans = model.ThreadSpans(start[order], end[order], thread, number[order], names)
+    return of_processes(spans, thread)
 
 
 def _names(database: Database, ids: Int64, others: dict[int, str] | None = None) -> tuple[str, ...]:
@@ -387,7 +385,7 @@ def _names(database: Database, ids: Int64, others: dict[int, str] | None = None)
 
 def quiet_switches(database: Database, process: int, calling: Int64) -> model.ThreadSwitches:
     """Switches of a program's threads other than those `calling` CUDA (globalTid)."""
-    if not database.has(schema.SWITCHES, "start", "isSchedIn", "globalTid"):
+    if not database.has(schema.SWITCHES, *_SWITCH):
         return model.NO_SWITCHES
     own = [np.empty(0, np.int64)]
     expect_rows(database, [schema.SWITCHES])
@@ -395,7 +393,7 @@ def quiet_switches(database: Database, process: int, calling: Int64) -> model.Th
         thread = distinct_values(chunk["globalTid"])
         own.append(thread[schema.process_of_thread(thread) == process])
     others = [thread for thread, text in read_thread_names(database) if _NO_PROGRAM.match(text)]
-    threads = without(np.concatenate(own), np.append(calling, others))
+    threads = np.setdiff1d(np.concatenate(own), np.append(calling, others))
     return _read_switches(database, threads).get(process, model.NO_SWITCHES)
 
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from traceprof.intervals import NO_NUMBERS, Int64, Mask
-from traceprof.structs import Record
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values, numbered_rows
 from traceprof.trace.model.communication_calls import (
     NO_CALLS,
@@ -29,28 +29,23 @@ from traceprof.trace.model.ranges import LabelRanges, labelled_calls, nested_cal
 from traceprof.trace.model.special_values import MAX_BYTES, NULL, UNKNOWN
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.nvtx import Events
-from traceprof.trace.nsight.rows import read_strings
+from traceprof.trace.nsight.rows import of_processes, read_strings
 from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.numbering import Text
 
 Places = list[tuple[str, int, str]]
 
 
-class Grouped(NamedTuple):
-    """Calls and launch ranges of a process."""
-
-    call: Int64  # int64[n], the ranges that are calls, ascending
-    launch: Int64  # int64[m], the ranges that launch operations, ascending
-    launch_of_call: Int64  # int64[n], index into `launch`; -1 if the capture ended before
-
-
 def grouped(
     start_ns: Int64, end_ns: Int64, thread: Int64, is_call: Mask, begins: Mask, closes: Mask
-) -> Grouped:
+) -> tuple[Int64, Int64, Int64]:
     """Calls and the launch range of each: its own, or the end of its group.
 
     k ranges, by thread, start and nesting. `begins`: it is an ncclGroupStart. `closes`: it is an
     ncclGroupEnd.
+
+    Returns the ranges that are calls, ascending int64[n]; those that launch operations, ascending
+    int64[m]; for each call the index into these, int64[n], -1 if the capture ended before.
     """
     calls, launches, launch_of_call = [NO_NUMBERS], [NO_NUMBERS], [NO_NUMBERS]
     num_launches = 0
@@ -74,7 +69,7 @@ def grouped(
         launches.append(launch)
         launch_of_call.append(np.where(of_call < len(launch), of_call + num_launches, -1))
         num_launches += len(launch)
-    return Grouped(*map(np.concatenate, (calls, launches, launch_of_call)))
+    return np.concatenate(calls), np.concatenate(launches), np.concatenate(launch_of_call)
 
 
 _HEADER = struct.Struct("<IIIIQQ")
@@ -253,7 +248,7 @@ def _payload_texts(line: str) -> Iterator[tuple[Any, ...]]:
         return
 
 
-class NcclRanges(Record, frozen=True):
+class NcclRanges(Rows, frozen=True):
     """The ranges of NCCL in one process, by thread, start and nesting."""
 
     start_ns: Int64  # int64[n]
@@ -292,20 +287,9 @@ def read_nccl_ranges(
     rows, start, end, thread = rows[order], start[order], end[order], thread[order]
     name, functions = events.numbered_names(rows)
     payload, payloads = _payloads(events, rows)
-    process = schema.process_of_thread(thread)
-    by_process = {}
-    for number in distinct_values(process).tolist():
-        part = slice(*np.searchsorted(process, [number, number + 1]).tolist())
-        by_process[number] = NcclRanges(
-            start[part],
-            np.maximum(start, end)[part],
-            thread[part],
-            name[part],
-            functions,
-            payload[part],
-            payloads,
-        )
-    return by_process
+    end = np.maximum(start, end)
+    every = NcclRanges(start, end, thread, name, functions, payload, payloads)
+    return of_processes(every, thread)
 
 
 def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:

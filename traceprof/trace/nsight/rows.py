@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from traceprof.intervals import Int64
-from traceprof.trace.columns import Column, ColumnBuilder
-from traceprof.trace.grouping import pieces
+from traceprof.trace.columns import Column, ColumnBuilder, Rows
+from traceprof.trace.grouping import distinct_values, pieces
 from traceprof.trace.model import special_values
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.database import Database
@@ -28,6 +29,7 @@ def check_few_processes(database: Database, table: str, num_processes: int) -> N
         raise database.damaged(f"{table} names more than {_MAX_PROCESSES} processes")
 
 
+SomeRows = TypeVar("SomeRows", bound=Rows)
 _MIN_RUN = 16  # rows
 
 
@@ -61,6 +63,12 @@ class RowsByKey:
         for key in sorted(self._columns):
             columns = self._columns.pop(key)
             yield key, {name: column.finish() for name, column in columns.items()}
+
+
+def of_processes(rows: SomeRows, thread: Int64) -> dict[int, SomeRows]:
+    """Return the rows of each process (globalPid), given the thread (globalTid) of each row."""
+    process = schema.process_of_thread(thread)
+    return {key: rows.chosen(process == key) for key in distinct_values(process).tolist()}
 
 
 _IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
