@@ -1,7 +1,6 @@
 """Columns hold what was put into them, whatever it is."""
 
 import pickle
-from itertools import chain
 from typing import cast
 
 import numpy as np
@@ -98,15 +97,6 @@ def test_times_take_half_of_the_memory() -> None:
     chosen = np.arange(0, len(times), 7)[::-1]
     assert np.array_equal(column.at(chosen), times[chosen])
     assert np.array_equal(built(times.tolist(), 9999).values, times)
-
-
-@given(st.lists(st.tuples(COLUMNS, COLUMNS), max_size=6))
-def test_limits_may_be_wider_than_a_part(parts: list[tuple[list[int], list[int]]]) -> None:
-    column = ColumnBuilder()
-    for part, others in parts:
-        both = [*part, *others]
-        column.append(np.array(part, np.int64), (min(both, default=0), max(both, default=0)))
-    assert column.finish().values.tolist() == [*chain(*(part for part, _ in parts))]
 
 
 def test_many_rows() -> None:

@@ -12,19 +12,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from typing import NamedTuple
 
 from traceprof.errors import UsageError
-from traceprof.structs import Record
 
 UNKNOWN_OPERATION = "Unknown"
 
 
-class Pattern(Record, frozen=True):
+class Pattern(NamedTuple):
     """One kind of communication kernel."""
 
-    # must match the whole function name, without return type, template arguments and parameters. A
-    # group named `operation` is the operation
-    expression: re.Pattern[str]
+    # a regular expression of the whole function name, without return type, template arguments and
+    # parameters. A group named `operation` is the operation
+    expression: str
     # the operation if the expression has no such group, or it matched nothing
     operation: str = UNKNOWN_OPERATION
 
@@ -34,57 +34,53 @@ _OPERATIONS = (
 )
 
 
-def _pattern(expression: str, operation: str = UNKNOWN_OPERATION) -> Pattern:
-    return Pattern(re.compile(expression), operation)
-
-
 PATTERNS: tuple[Pattern, ...] = (
     # NCCL >= 2.27, symmetric memory: ncclSymkDevKernel_AllReduce_RSxLDMC_AGxSTMC_sum_bf16
     # NCCL >= 2.19: ncclDevKernel_AllReduce_Sum_bf16_RING_LL, ncclDevKernel_SendRecv
     # NCCL 2.8 to 2.18: ncclKernel_AllReduce_RING_LL_Sum_float
-    _pattern(rf"nccl(?:Symk?Dev|Dev|)Kernel_(?P<operation>{_OPERATIONS})(?:_.*)?"),
+    Pattern(rf"nccl(?:Symk?Dev|Dev|)Kernel_(?P<operation>{_OPERATIONS})(?:_.*)?"),
     # NCCL 2.4 to 2.7: ncclAllReduceRingLLKernel_sum_f32, ncclSendRecvKernel_copy_i8
-    _pattern(rf"nccl(?P<operation>{_OPERATIONS})(?:Ring|Tree|CollNet)?(?:LL128|LL)?Kernel_.*"),
+    Pattern(rf"nccl(?P<operation>{_OPERATIONS})(?:Ring|Tree|CollNet)?(?:LL128|LL)?Kernel_.*"),
     # NCCL with one rank and a scaling reduction (src/device/onerank.cu)
-    _pattern(r"(?:.*::)?oneRankReduce", "AllReduce"),
+    Pattern(r"(?:.*::)?oneRankReduce", "AllReduce"),
     # The rest of NCCL, and RCCL's ncclDevKernel_Generic_4, which hides the operation
-    _pattern(r"(?:.*::)?(?:nccl|rccl)\w*"),
+    Pattern(r"(?:.*::)?(?:nccl|rccl)\w*"),
     # PyTorch symmetric memory (torch/csrc/distributed/c10d/symm_mem), and fused with a norm
-    _pattern(
+    Pattern(
         r"(?:.*::)?(?:multimem_|lamport_style_)?(?:one|two)_shot_(?:prenorm_)?all_reduce(?:_\w+)?",
         "AllReduce",
     ),
-    _pattern(r"(?:.*::)?multimem_all_reduce(?:_\w+)?", "AllReduce"),
-    _pattern(r"(?:.*::)?multimem_all_gather(?:_\w+)?", "AllGather"),
-    _pattern(r"c10d::(?:nvshmem|nccl)_extension::(?:.*::)?allToAllV\w*", "AlltoAll"),
-    _pattern(r"c10d::(?:(?:nvshmem|nccl)_extension|symmetric_memory)::.*"),
+    Pattern(r"(?:.*::)?multimem_all_reduce(?:_\w+)?", "AllReduce"),
+    Pattern(r"(?:.*::)?multimem_all_gather(?:_\w+)?", "AllGather"),
+    Pattern(r"c10d::(?:nvshmem|nccl)_extension::(?:.*::)?allToAllV\w*", "AlltoAll"),
+    Pattern(r"c10d::(?:(?:nvshmem|nccl)_extension|symmetric_memory)::.*"),
     # Custom all-reduce of vLLM, SGLang and AITER; of TensorRT-LLM and FlashInfer
-    _pattern(r"(?:.*::)?cross_device_reduce_[12]stage(?:_\w+)?", "AllReduce"),
-    _pattern(r"(?:.*::)?allreduce_prototype_(?:one|two)shot", "AllReduce"),
-    _pattern(r"aiter::reduce_scatter_(?:cross_device|split)_\w+", "ReduceScatter"),
-    _pattern(r"aiter::allgather_\w+", "AllGather"),
-    _pattern(r"(?:.*::)?(?:one|two)(?:S|s)hotAll(?:R|r)educe(?:Fusion)?Kernel", "AllReduce"),
-    _pattern(r"(?:.*::)?\w*allreduce_fusion_kernel\w*", "AllReduce"),
+    Pattern(r"(?:.*::)?cross_device_reduce_[12]stage(?:_\w+)?", "AllReduce"),
+    Pattern(r"(?:.*::)?allreduce_prototype_(?:one|two)shot", "AllReduce"),
+    Pattern(r"aiter::reduce_scatter_(?:cross_device|split)_\w+", "ReduceScatter"),
+    Pattern(r"aiter::allgather_\w+", "AllGather"),
+    Pattern(r"(?:.*::)?(?:one|two)(?:S|s)hotAll(?:R|r)educe(?:Fusion)?Kernel", "AllReduce"),
+    Pattern(r"(?:.*::)?\w*allreduce_fusion_kernel\w*", "AllReduce"),
     # All-to-all of mixtures of experts: TensorRT-LLM and FlashInfer
-    _pattern(r"(?:.*::)?(?:moe|helix)AllToAllKernel", "AlltoAll"),
-    _pattern(r"(?:.*::)?moeA2A(?:Dispatch|Combine)Kernel", "AlltoAll"),
+    Pattern(r"(?:.*::)?(?:moe|helix)AllToAllKernel", "AlltoAll"),
+    Pattern(r"(?:.*::)?moeA2A(?:Dispatch|Combine)Kernel", "AlltoAll"),
     # DeepEP, in whichever namespace it was built into
-    _pattern(
+    Pattern(
         r"(?:.*::)?(?:internode|intranode|internode_ll)::"
         r"(?:dispatch|combine|notify_dispatch|cached_notify\w*)",
         "AlltoAll",
     ),
-    _pattern(r"deep_ep::(?:.*::)?(?:hybrid_)?(?:dispatch|combine)_impl", "AlltoAll"),
-    _pattern(r"deep_ep::.*"),
+    Pattern(r"deep_ep::(?:.*::)?(?:hybrid_)?(?:dispatch|combine)_impl", "AlltoAll"),
+    Pattern(r"deep_ep::.*"),
     # MORI, AMD's
-    _pattern(r"mori::(?:.*::)?Ep(?:Dispatch|Combine)\w*", "AlltoAll"),
-    _pattern(r"mori::.*"),
+    Pattern(r"mori::(?:.*::)?Ep(?:Dispatch|Combine)\w*", "AlltoAll"),
+    Pattern(r"mori::.*"),
     # MSCCL and MSCCL++, whose plans are run by one kernel
-    _pattern(r"mscclKernel_\w+|mscclpp::.*"),
+    Pattern(r"mscclKernel_\w+|mscclpp::.*"),
     # NVSHMEM's own kernels
-    _pattern(r"(?:.*::)?nvshmem\w*(?:::.*)?"),
+    Pattern(r"(?:.*::)?nvshmem\w*(?:::.*)?"),
     # Transformer Engine's user buffers (tensor-parallel overlap)
-    _pattern(r"(?:.*::)?k?userbuffers_\w+"),
+    Pattern(r"(?:.*::)?k?userbuffers_\w+"),
 )
 
 
@@ -99,7 +95,7 @@ class CommunicationPatterns:
         """Return the operation, `Unknown` where the name hides it, or None for compute."""
         function = function_name(demangled_name)
         for pattern in (*self._extra, *PATTERNS):
-            match = pattern.expression.fullmatch(function)
+            match = re.fullmatch(pattern.expression, function)
             if match:
                 return match.groupdict().get("operation") or pattern.operation
         return None
@@ -120,14 +116,14 @@ def user_patterns(texts: Iterable[str]) -> list[Pattern]:
     for text in texts:
         expression, _, operation = text.partition("=")
         try:
-            compiled = re.compile(expression)
+            re.compile(expression)
         except re.error as error:
             raise UsageError(
                 f"cannot use the kernel pattern {expression!r}",
                 f"it is not a regular expression ({error})",
                 "write it in the syntax of Python's re module, such as 'my_allreduce_.*=AllReduce'",
             ) from error
-        patterns.append(Pattern(compiled, operation or UNKNOWN_OPERATION))
+        patterns.append(Pattern(expression, operation or UNKNOWN_OPERATION))
     return patterns
 
 

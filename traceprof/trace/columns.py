@@ -272,14 +272,13 @@ class ColumnBuilder:
         self._blocks: list[tuple[int, int]] = []  # full blocks
         self._room: Narrow = np.empty(0, np.uint8)
 
-    def append(self, values: Int64, limits: tuple[int, int] | None = None) -> None:
-        """Add int64[n]; `limits` are known bounds of the values, not necessarily tight."""
+    def append(self, values: Int64) -> None:
+        """Add int64[n]."""
         if len(values) == 0:
             return
-        if limits is None or limits[0] < self._lowest or limits[1] > self._highest:
-            low, high = int(values.min()), int(values.max())
-            if low < self._lowest or high > self._highest:
-                self._make_fit(low, high)
+        low, high = int(values.min()), int(values.max())
+        if low < self._lowest or high > self._highest:
+            self._make_fit(low, high)
         stop = self._length + len(values)
         if stop > len(self._room):
             room = np.empty(max(stop * _GROWTH, _MIN_ROOM), self._room.dtype)

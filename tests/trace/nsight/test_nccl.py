@@ -74,7 +74,9 @@ def test_as_one_walks(threads: list[list[Tree]]) -> None:
         walk.thread([(len(columns) + at, *row) for at, row in enumerate(rows)])  # type: ignore[misc]
         columns += [(*row, number) for row in rows]  # type: ignore[misc]
     start, end, kind, thread = np.array(columns, np.int64).reshape(-1, 4).T
-    found = grouped(start, end, thread, kind == CALL, kind == BEGINS, kind == CLOSES)
-    assert found.call.tolist() == walk.calls
-    assert found.launch.tolist() == walk.launches
-    assert found.launch_of_call.tolist() == [walk.launch_of.get(call, -1) for call in walk.calls]
+    call, launch, launch_of_call = grouped(
+        start, end, thread, kind == CALL, kind == BEGINS, kind == CLOSES
+    )
+    assert call.tolist() == walk.calls
+    assert launch.tolist() == walk.launches
+    assert launch_of_call.tolist() == [walk.launch_of.get(row, -1) for row in walk.calls]

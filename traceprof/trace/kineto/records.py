@@ -33,7 +33,7 @@ from traceprof.trace.model.host import (
     Synchronizations,
     ThreadSpans,
 )
-from traceprof.trace.model.kinds import CopyKind, MemoryKind, SynchronizationKind
+from traceprof.trace.model.kinds import UNIFIED_COPIES, CopyKind, MemoryKind, SynchronizationKind
 from traceprof.trace.model.operations import (
     Copies,
     Kernels,
@@ -56,17 +56,10 @@ from traceprof.trace.model.special_values import MAX_BYTES, NULL, OPEN_END, UNKN
 # Kineto's names, such as `Memcpy HtoD (Pageable -> Device)` and `Memset (Device)`.
 _COPY = re.compile(r"\w+ (?P<kind>\w+)(?: \((?P<source>[\w ]+) -> (?P<destination>[\w ]+)\))?")
 _SET = re.compile(r"\w+ \((?P<destination>[\w ]+)\)")
-COPY_KINDS = {
-    "HtoD": CopyKind.HOST_TO_DEVICE,
-    "DtoH": CopyKind.DEVICE_TO_HOST,
-    "HtoA": CopyKind.HOST_TO_ARRAY,
-    "AtoH": CopyKind.ARRAY_TO_HOST,
-    "AtoA": CopyKind.ARRAY_TO_ARRAY,
-    "AtoD": CopyKind.ARRAY_TO_DEVICE,
-    "DtoA": CopyKind.DEVICE_TO_ARRAY,
-    "DtoD": CopyKind.DEVICE_TO_DEVICE,
-    "HtoH": CopyKind.HOST_TO_HOST,
-    "PtoP": CopyKind.PEER_TO_PEER,
+COPY_KINDS = {  # by their initials
+    re.sub(r"(\w)\w*-to-(\w).*", r"\1to\2", kind.label): kind
+    for kind in CopyKind
+    if kind not in UNIFIED_COPIES
 }
 MEMORY_KINDS = {kind.label: kind for kind in MemoryKind if kind is not MemoryKind.UNKNOWN}
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -170,8 +171,8 @@ def nested_calls(ranges: Sequence[CallRange]) -> CommunicationCalls:
     A call without a size stands for the calls inside it. `ranges`: ordered by thread, then start,
     longer ones first.
     """
-    launches: list[tuple[CallRange, list[int], int]] = []
-    children: list[list[int]] = []
+    parents: list[int] = []
+    inside: list[list[int]] = [[] for _ in ranges]
     open_: list[int] = []
     for number, call in enumerate(ranges):
         while open_ and (ranges[open_[-1]].thread, ranges[open_[-1]].end) < (
@@ -179,50 +180,43 @@ def nested_calls(ranges: Sequence[CallRange]) -> CommunicationCalls:
             max(call.end, call.start + 1),
         ):
             open_.pop()
-        parent = open_[-1] if open_ else -1
-        if parent >= 0:
-            children[parent].append(number)
-        launches.append((call, [number], parent))
-        children.append([])
+        parents.append(open_[-1] if open_ else UNKNOWN)
+        if open_:
+            inside[open_[-1]].append(number)
         open_.append(number)
-    stand_for = [
-        (call, inside if inside and call.fields.bytes < 0 else launched, parent)
-        for (call, launched, parent), inside in zip(launches, children, strict=True)
+    members = [
+        calls if calls and call.fields.bytes < 0 else [number]
+        for number, (call, calls) in enumerate(zip(ranges, inside, strict=True))
     ]
-    return _columns(ranges, stand_for)
+    fields = [call.fields for call in ranges]
+    names = [*dict.fromkeys(of.communicator for of in fields if of.communicator)]
 
+    def column(values: Iterable[int]) -> Int64:
+        return np.array([*values], np.int64)
 
-def _columns(
-    calls: Sequence[CallRange], launches: Sequence[tuple[CallRange, list[int], int]]
-) -> CommunicationCalls:
-    def column(values: Iterable[Any]) -> Int64:
-        return np.array(list(values), np.int64)
-
-    names = dict.fromkeys(call.fields.communicator or "" for call in calls)
-    names.pop("", None)
-    number = {name: index for index, name in enumerate(names)}
-    operations = {name: index for index, name in enumerate(OPERATIONS)}
-    counts = [len(members) for _, members, _ in launches]
+    start, end, thread = (
+        column(getattr(call, name) for call in ranges) for name in ("start", "end", "thread")
+    )
     return CommunicationCalls(
-        start_ns=column(call.start for call in calls),
-        end_ns=column(call.end for call in calls),
-        thread=column(call.thread for call in calls),
-        operation=column(operations[call.operation] for call in calls),
-        bytes=column(call.fields.bytes for call in calls),
-        communicator=column(number.get(call.fields.communicator or "", UNKNOWN) for call in calls),
-        peer=column(call.fields.peer for call in calls),
-        world_size=column(call.fields.world_size for call in calls),
-        sequence=column(call.fields.sequence for call in calls),
-        launch_start_ns=column(call.start for call, _, _ in launches),
-        launch_end_ns=column(call.end for call, _, _ in launches),
-        launch_thread=column(call.thread for call, _, _ in launches),
-        launch_parent=column(parent for *_, parent in launches),
-        first_member=np.concatenate((np.zeros(1, np.int64), np.cumsum(column(counts)))),
-        members=column(member for _, members, _ in launches for member in members),
+        start_ns=start,
+        end_ns=end,
+        thread=thread,
+        operation=column(OPERATIONS.index(call.operation) for call in ranges),
+        bytes=column(of.bytes for of in fields),
+        communicator=column(
+            names.index(of.communicator) if of.communicator else UNKNOWN for of in fields
+        ),
+        peer=column(of.peer for of in fields),
+        world_size=column(of.world_size for of in fields),
+        sequence=column(of.sequence for of in fields),
+        launch_start_ns=start,
+        launch_end_ns=end,
+        launch_thread=thread,
+        launch_parent=column(parents),
+        first_member=np.append(0, np.cumsum(column(map(len, members)))),
+        members=column(chain.from_iterable(members)),
         communicators=tuple(names),
         descriptions={
-            call.fields.communicator: call.fields.description
-            for call in calls
-            if call.fields.communicator and call.fields.description
+            of.communicator: of.description for of in fields if of.communicator and of.description
         },
     )

@@ -47,7 +47,6 @@ class RowsByKey:
         """
         if len(keys[0]) == 0:
             return
-        spans = {name: (int(values.min()), int(values.max())) for name, values in columns.items()}
         # Sorting short runs takes less than adding them one by one.
         for rows in pieces(*keys, most_runs=max(len(keys[0]) // _MIN_RUN, 1)):
             key = tuple(int(of_rows[rows][0]) for of_rows in keys)
@@ -55,7 +54,7 @@ class RowsByKey:
             if builders is None:
                 builders = self._columns[key] = {name: ColumnBuilder() for name in columns}
             for name, values in columns.items():
-                builders[name].append(values[rows], spans[name])
+                builders[name].append(values[rows])
         check_few_processes(self._database, self._table, len(self._columns))
 
     def finished(self) -> Iterator[tuple[tuple[int, ...], dict[str, Column]]]:

@@ -116,20 +116,17 @@ class Database:
         # An unclosed descriptor lives as long as this object, not as long as the process.
         self._close_file = weakref.finalize(self, os.close, self.descriptor)
         self._close_file.atexit = False  # a thread may still read when the process ends
+        self._connection: sqlite3.Connection | None = None
         try:
             self._status = os.fstat(self.descriptor)
             self._check_complete(self.file)
             try:
-                self._connection: sqlite3.Connection | None = self.connect()
+                self._connection = self.connect()
             except sqlite3.Error as error:
                 raise self._cannot_open(str(error)) from error
-            try:
-                self._read_schema()
-            except BaseException:
-                self._disconnect()
-                raise
+            self._read_schema()
         except BaseException:
-            self._close_file()
+            self._close()
             raise
 
     def close(self) -> None:
