@@ -1,6 +1,5 @@
 """Real traces of torch.profiler, against the reference: event by event, and the breakdown."""
 
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -111,21 +110,6 @@ def test_every_event_is_read_to_the_nanosecond(real: tuple[Path, dict[str, Any]]
     spans = zip(ranges.start_ns.tolist(), ranges.end_ns.tolist(), ranges.thread.tolist(),
                 ranges.name.tolist(), strict=True)  # fmt: skip
     assert sorted((a + origin, b + origin, c, ranges.names[d]) for a, b, c, d in spans) == named
-
-
-@pytest.mark.traces
-def test_flows_join_nothing_that_correlation_ids_do_not(real: tuple[Path, dict[str, Any]]) -> None:
-    _, facts = real
-    at, flows = defaultdict[Any, list[Any]](list), defaultdict[Any, dict[str, Any]](dict)
-    for event in facts["traceEvents"]:
-        place = event.get("pid"), event.get("tid"), event.get("ts")
-        if event.get("cat") == "ac2g":
-            flows[event["id"]][event["ph"]] = place
-        elif event.get("ph") == "X" and "correlation" in event.get("args", {}):
-            at[place].append(event["args"]["correlation"])
-    joined = [(at[flow["s"]], at[flow["f"]]) for flow in flows.values() if {*"sf"} <= {*flow}]
-    assert all({*calls} & {*operations} for calls, operations in joined)
-    assert joined or not flows
 
 
 @pytest.mark.slow

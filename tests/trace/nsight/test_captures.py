@@ -261,26 +261,38 @@ def test_why_sizes_of_messages_could_not_be_exported_is_a_note(
         assert why in note
 
 
+@pytest.fixture
+def waiting(tmp_path: Path, temporary: Path) -> tuple[Path, Path, dict[str, str]]:
+    """Make an nsys that never ends; return it, a folder where each notes its start, and PATH."""
+    programs, started = tmp_path / "bin", tmp_path / "started"
+    for folder in (programs, started):
+        folder.mkdir()
+    nsys = programs / "nsys"
+    nsys.write_text(f'#!/bin/sh\ntouch "{started}/$$"\nexec sleep 600\n')
+    nsys.chmod(0o755)
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    return nsys, started, {**os.environ, "PATH": path, "TMPDIR": str(temporary)}
+
+
 @pytest.mark.parametrize(
     "to_all", long_after(1, [False, True]), ids=["to-the-first-process", "to-all-processes"]
 )
 @pytest.mark.parametrize("num_reports", [1, 2])
 def test_a_conversion_that_is_terminated_leaves_nothing(
-    tmp_path: Path, num_reports: int, *, to_all: bool
+    tmp_path: Path,
+    temporary: Path,
+    waiting: tuple[Path, Path, dict[str, str]],
+    num_reports: int,
+    *,
+    to_all: bool,
 ) -> None:
-    programs, temporary, started = (tmp_path / name for name in ("bin", "tmp", "started"))
-    for folder in (programs, temporary, started):
-        folder.mkdir()
-    nsys = programs / "nsys"
-    nsys.write_text(f'#!/bin/sh\ntouch "{started}/$$"\nexec sleep 600\n')
-    nsys.chmod(0o755)
+    _, started, environment = waiting
     reports = [tmp_path / f"{number}.nsys-rep" for number in range(num_reports)]
     for report in reports:
-        report.write_bytes(b"NVIDIA Tegra Profiler Report")
-    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        report.write_bytes(REPORT)
     with subprocess.Popen(
         [sys.executable, "-m", "traceprof", "analyze", "--jobs", "2", *map(str, reports)],
-        env={**os.environ, "PATH": path, "TMPDIR": str(temporary)},
+        env=environment,
         start_new_session=True,
     ) as process:
         until(lambda: len(list(started.iterdir())) == num_reports)
@@ -294,16 +306,11 @@ def test_a_conversion_that_is_terminated_leaves_nothing(
 
 
 @pytest.mark.long
-def test_what_a_killed_process_left_the_next_one_removes(tmp_path: Path) -> None:
-    programs, temporary, started = (tmp_path / name for name in ("bin", "tmp", "started"))
-    for folder in (programs, temporary, started):
-        folder.mkdir()
-    nsys = programs / "nsys"
-    report = tmp_path / "r.nsys-rep"
-    report.write_bytes(b"NVIDIA Tegra Profiler Report")
-    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+def test_what_a_killed_process_left_the_next_one_removes(
+    report: Path, temporary: Path, waiting: tuple[Path, Path, dict[str, str]]
+) -> None:
+    nsys, started, environment = waiting
     command = [sys.executable, "-m", "traceprof", "info", str(report)]
-    environment = {**os.environ, "PATH": path, "TMPDIR": str(temporary)}
 
     def converting() -> subprocess.Popen[bytes]:
         known = len(list(started.iterdir()))
@@ -311,8 +318,6 @@ def test_what_a_killed_process_left_the_next_one_removes(tmp_path: Path) -> None
         until(lambda: len(list(started.iterdir())) > known)
         return process
 
-    nsys.write_text(f'#!/bin/sh\ntouch "{started}/$$"\nexec sleep 600\n')
-    nsys.chmod(0o755)
     (temporary / "traceprof-1-else").mkdir()  # not by this program: nothing is locked there
     alive, killed = converting(), converting()
     killed.kill()

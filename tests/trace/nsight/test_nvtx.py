@@ -18,7 +18,7 @@ from traceprof.trace.model.ranges import LabelRanges, NamedRanges
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.export import NsightTrace
-from traceprof.trace.nsight.nvtx import read_events, read_label_ranges, thread_names
+from traceprof.trace.nsight.nvtx import read_events
 from traceprof.trace.open import open_trace
 from traceprof.trace.sqlite import read_columns as reader
 
@@ -56,7 +56,9 @@ def export(tmp_path: Path) -> Path:
     return path
 
 
-def searched(path: Path, pattern: re.Pattern[str]) -> dict[int, list[tuple[int, int, str, int]]]:
+def searched(
+    path: Path, pattern: re.Pattern[str], until: str | None
+) -> dict[int, list[tuple[int, int, str, int]]]:
     found: dict[int, list[tuple[int, int, str, int]]] = {}
     rows = query(
         path,
@@ -65,6 +67,7 @@ def searched(path: Path, pattern: re.Pattern[str]) -> dict[int, list[tuple[int, 
     )
     for start, end, text, registered, thread in rows:
         name = registered if text is None else text.decode() if isinstance(text, bytes) else text
+        name = name.split(until)[0] if name and until else name
         if None not in (name, start, thread) and pattern.search(name):
             row = (start, OPEN_END if end is None else end, name, thread)
             found.setdefault(thread >> 24 << 24, []).append(row)
@@ -77,36 +80,24 @@ def opened(path: Path) -> NsightTrace:
     return trace  # type: ignore[return-value]
 
 
+@pytest.mark.parametrize("until", [None, ","])
 @pytest.mark.parametrize(("pattern", "through_sqlite"), in_turn(PATTERNS, [False, True]))
 def test_ranges(
-    export: Path, pattern: str, through_sqlite: bool, monkeypatch: pytest.MonkeyPatch
+    export: Path,
+    pattern: str,
+    until: str | None,
+    through_sqlite: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if through_sqlite:
         monkeypatch.setattr(reader, "decode_columns", refuse)
-    compiled = re.compile(pattern)
-    expected = searched(export, compiled)
+    compiled, end = re.compile(pattern), re.compile(until) if until else None
+    expected = searched(export, compiled, until)
     with closing(opened(export)) as trace:
-        assert rows_of(trace.ranges(compiled)) == expected
+        assert rows_of(trace.ranges(compiled, until=end)) == expected
         for process in (global_pid(1000), global_pid(1001), 7):
             of_process = {process: expected[process]} if process in expected else {}
-            assert rows_of(trace.ranges(compiled, process)) == of_process
-
-
-@pytest.mark.parametrize(("pattern", "through_sqlite"), in_turn(PATTERNS, [False, True]))
-def test_names_end_where_asked(
-    export: Path, pattern: str, through_sqlite: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if through_sqlite:
-        monkeypatch.setattr(reader, "decode_columns", refuse)
-    compiled = re.compile(pattern)
-    expected: dict[int, list[tuple[int, int, str, int]]] = {}
-    for process, rows in searched(export, re.compile("")).items():
-        cut = [(start, end, name.split(",")[0], thread) for start, end, name, thread in rows]
-        of_process = sorted(row for row in cut if compiled.search(row[2]))
-        if of_process:
-            expected[process] = of_process
-    with closing(opened(export)) as trace:
-        assert rows_of(trace.ranges(compiled, until=re.compile(","))) == expected
+            assert rows_of(trace.ranges(compiled, process, end)) == of_process
 
 
 def rows_of(found: dict[int, NamedRanges]) -> dict[int, list[tuple[int, int, str, int]]]:
@@ -141,19 +132,6 @@ def test_ends_of_ranges_by_process(export: Path) -> None:
             assert len(time) > 50
         for pid in (999, 1002):  # before all that there are, and behind
             assert [column.tolist() for column in trace.range_ends(global_pid(pid))] == [[], []]
-
-
-def test_texts_that_number_are_few(export: Path) -> None:
-    with closing(opened(export)) as trace:
-        events = trace._nvtx_events
-        assert events is not None
-        assert events is trace._nvtx_events
-        assert "aten::mm, seq = 0" in events.columns.texts
-        assert len(events.columns.texts) < len(NAMES)
-        assert thread_names(events) == [
-            (global_tid(1000), "MPI Rank 1"),
-            (global_tid(1001, 7), "MPI Rank 12"),
-        ]
 
 
 def test_no_events(tmp_path: Path) -> None:
@@ -242,11 +220,6 @@ def test_the_captures_end_in_utc(tmp_path: Path) -> None:
     builder.raw(schema.EXPORT_METADATA[0], name=schema.TIME_NORMALIZED, value="true")
     normalized = only(builder.write(tmp_path / "n.sqlite"))
     assert normalized.end_ns.tolist() == [OPEN_END, epoch + 99]
-
-
-def test_without_the_domain_nothing_is_read() -> None:
-    nothing_to_ask = None
-    assert read_label_ranges(nothing_to_ask, {(1, 1): "NCCL"}) == {}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("column", ["domainId", "textId"])

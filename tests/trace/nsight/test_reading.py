@@ -547,29 +547,6 @@ def test_what_others_added_to_an_export(path: Path) -> None:
     attempt(path, "info")
 
 
-def test_the_gpus_of_many_ranks_are_read_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    builder = TraceBuilder()
-    for number in range(8):
-        row = {"gpuId": number, "cudaId": 0, "pid": 1000 + number, "uuid": f"GPU-{number}"}
-        builder.raw(schema.CUDA_DEVICES, **row).kernel(0, 1, pid=1000 + number)
-    builder.write(path)
-    asked: list[str] = []
-    query = Database.query
-
-    def counted(database: Database, sql: str, *others: Any) -> Any:
-        asked.append(sql)
-        return query(database, sql, *others)
-
-    with closing(open_trace(path)) as trace:
-        keys = list(trace.operations)
-        monkeypatch.setattr(Database, "query", counted)
-        trace.gpu_id(keys[0])
-        num_asked = len(asked)
-        names = [trace.gpu_id(key) for key in keys]
-    assert sorted(filter(None, names)) == [f"GPU-{number}" for number in range(8)]
-    assert num_asked == len(asked) > 0
-
-
 @pytest.mark.parametrize("has_kernel", [True, False])
 def test_a_process_with_a_cuda_context_and_no_gpu_work_is_named(
     has_kernel: bool, tmp_path: Path
