@@ -46,12 +46,17 @@ def tiles(
     """
     allowed = dict.fromkeys(rows, columns)
     views = {key: _view(row, start_ns, end_ns, columns) for key, row in rows.items()}
+    needs = {key: _guess(view) for key, view in views.items()}
     budget = MAX_BYTES - 100
     while True:
-        for key, part in _shares(views, budget).items():
-            while _guess(views[key]) > part and allowed[key] > 1:
-                allowed[key] = -(-allowed[key] // 2)
-                views[key] = _view(rows[key], start_ns, end_ns, allowed[key])
+        # The row that needs most gets fewer columns: what others do not need is for it.
+        while sum(needs.values()) > budget:
+            key = max(needs, key=lambda key: (allowed[key] > 1, needs[key]))
+            if allowed[key] == 1:
+                break
+            allowed[key] = -(-allowed[key] // 2)
+            views[key] = _view(rows[key], start_ns, end_ns, allowed[key])
+            needs[key] = _guess(views[key])
         parts = [
             f"{json.dumps(key)}:{_row(*rows[key], view, (start_ns, end_ns), columns)}"
             for key, view in views.items()
@@ -73,16 +78,6 @@ def _view(row: tuple[RankTimeline, Track], start_ns: int, end_ns: int, columns: 
 
 def _guess(view: Viewport) -> int:
     return _ROW_BYTES + _BLOCK_BYTES * len(view.column) + _EVENT_BYTES * len(view.event)
-
-
-def _shares(views: Mapping[str, Viewport], budget: int) -> dict[str, float]:
-    # What one row does not need is for the others.
-    left, shares = float(budget), {}
-    needs = sorted((_guess(view), key) for key, view in views.items())
-    for done, (need, key) in enumerate(needs):
-        shares[key] = left / (len(needs) - done)
-        left -= min(need, shares[key])
-    return shares
 
 
 def _row(
