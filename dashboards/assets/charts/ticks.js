@@ -1,5 +1,6 @@
 // @ts-check
 // Places of the numbers at axes, and how they are written.
+import { tickStep } from "../timeline/time.js";
 
 const MAX_DECADES = 5; // of a logarithmic axis, with three ticks each
 
@@ -23,9 +24,7 @@ export function decimalTexts(places, distance) {
  * @param {boolean} [isWhole] whether there is nothing between whole numbers
  */
 export function linearTicks(low, high, count, isWhole = false) {
-  const nearest = Math.max((high - low) / Math.max(count, 1), isWhole ? 1 : 0);
-  const power = 10 ** Math.floor(Math.log10(nearest));
-  const distance = power * ([1, 2, 5].find((digit) => digit * power >= nearest) ?? 10);
+  const distance = tickStep(Math.max((high - low) / Math.max(count, 1), isWhole ? 1 : 0));
   const first = Math.ceil(low / distance);
   const length = Math.floor(high / distance) - first + 1;
   const places = Array.from({ length }, (_, index) => (first + index) * distance);

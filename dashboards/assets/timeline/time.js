@@ -73,12 +73,12 @@ export function seconds(ns, decimals = 9) {
 }
 
 /**
- * The distance of grid lines: 1, 2 or 5 times a power of ten, at least `minimum` ns.
+ * The distance of grid lines: 1, 2 or 5 times a power of ten, at least a minimum.
  * @param {number} minimum
  */
 export function tickStep(minimum) {
-  const power = 10 ** Math.floor(Math.log10(Math.max(minimum, 1)));
-  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= minimum * 0.999) ?? power;
+  const power = 10 ** Math.floor(Math.log10(minimum));
+  return power * ([1, 2, 5].find((factor) => factor * power >= minimum * 0.999) ?? 10);
 }
 
 /**
@@ -90,7 +90,7 @@ export function tickStep(minimum) {
  * @param {number} minimum
  */
 export function ticks(start, span, minimum) {
-  const step = tickStep(minimum);
+  const step = tickStep(Math.max(minimum, 1)); // ns are whole
   const decimals = Math.max(0, Math.min(9, 9 - Math.floor(Math.log10(step))));
   const [unit, scale] = unitOf(step);
   const counts = decimals > MAX_DECIMALS;
@@ -115,7 +115,7 @@ export function ticks(start, span, minimum) {
 export function ticksFromZero(start, span, minimum) {
   const grid = ticks(start, span, minimum);
   const [unit, scale] = unitOf(Math.max(Math.abs(start), Math.abs(start + span)));
-  const decimals = Math.max(0, Math.ceil(Math.log10(scale / tickStep(minimum)) - 1e-9));
+  const decimals = Math.max(0, Math.ceil(Math.log10(scale / tickStep(Math.max(minimum, 1))) - 1e-9));
   if (decimals > MAX_UNIT_DECIMALS) return grid;
   const label = (/** @type {number} */ at) => `${(at / scale).toFixed(decimals).replace("-", "−")} ${unit}`;
   return { list: grid.list.map(({ at }) => ({ at, label: label(at) })), anchor: null };

@@ -39,7 +39,7 @@ test("times are written to the nanosecond, or to fewer decimals", () => {
 });
 
 test("ticks are 1, 2 or 5 times a power of ten apart", () => {
-  for (const [minimum, step] of [[0.3, 1], [1, 1], [1.5, 2], [3, 5], [6, 10], [20, 20], [21, 50]]) {
+  for (const [minimum, step] of [[0.3, 0.5], [1, 1], [1.5, 2], [3, 5], [6, 10], [20, 20], [21, 50]]) {
     assert.equal(tickStep(minimum), step);
   }
 });
