@@ -177,12 +177,11 @@ def _stacked(view: View, split: ui.Split[BreakdownResult]) -> Component:
     results, rest = split.drawn, split.others
     if rest:  # bars take more room than cells
         results, rest = results[:_MAX_STACKS], [*results[_MAX_STACKS:], *rest]
-    bars = [step_bars(result) for result in results]
+    bars = [step_bars([result]) for result in results]
     note = "all rows have the same scale; a click on “compute” leaves it out; drag to zoom in"
     band = None
     if rest:
-        of_others = [step_bars(result) for result in rest]
-        band = f"{counted(len(rest), 'other')}, the mean", mean_bars(of_others)
+        band = f"{counted(len(rest), 'other')}, the mean", step_bars(rest)
         note += f"; the {len(results)} ranks with the longest steps, and the others together"
     hrefs = [_place(view, result, 0) for result in results]
     stacks = stacked(results, bars, hrefs, view.clock, band, _slow_of(view))
@@ -234,65 +233,28 @@ _MAX_CELLS = 48_000  # of the grid of steps and ranks
 
 
 class StepBars(NamedTuple):
-    """The steps of one rank as bars, each of one step or of several that follow each other."""
+    """The steps of a rank as bars, or the mean of several ranks."""
 
-    first: Int64  # int64[n], index of the first step of each bar
-    stop: Int64  # int64[n], one past its last
-    position: Float64  # float64[n], on the axis
-    label: list[str]  # n texts, the steps' numbers
-    parts_ns: Float64  # float64[n, 4], the mean over the bar's steps, in the order of `PARTS`
+    grid: StepGrid  # a column for each of n bars
+    parts_ns: Float64  # float64[4, n], the mean over ranks and steps, in the order of `PARTS`
     longest_ns: Float64  # float64[n], the longest step of each bar
     shortest_ns: Float64  # float64[n], the shortest
 
 
-def step_bars(result: BreakdownResult) -> StepBars:
-    """Group the steps of a rank, which must have some, into at most MAX_BARS bars."""
-    grid, steps = step_grid([result]), result.steps
-    first, stop = grid.first[0], grid.last[0] + 1
-    parts = np.array(
-        [[getattr(step.measures, measure) for measure, *_ in PARTS] for step in steps], np.float64
-    )
-    label = [
-        f"step {steps[a].number}"
-        if b == a + 1
-        else f"mean of steps {steps[a].number}-{steps[b - 1].number}"
-        for a, b in zip(first.tolist(), stop.tolist(), strict=True)
-    ]
-    return StepBars(
-        first=first,
-        stop=stop,
-        position=grid.position,
-        label=label,
-        parts_ns=np.add.reduceat(parts, first) / (stop - first)[:, None],
-        longest_ns=grid.longest_ns[0],
-        shortest_ns=np.minimum.reduceat(step_times(steps)[1].astype(np.float64), first),
-    )
-
-
-def mean_bars(bars: Sequence[StepBars]) -> StepBars:
-    """Return the steps of several ranks as bars of their means, by place on the axis."""
-    position, of_bar = np.unique(
-        np.concatenate([rank.position for rank in bars]), return_inverse=True
-    )
-    number = np.bincount(of_bar, minlength=len(position))
-    parts = np.concatenate([rank.parts_ns for rank in bars])
-    total = np.stack([np.bincount(of_bar, part, len(position)) for part in parts.T], axis=1)
-    longest, shortest = np.zeros(len(position)), np.full(len(position), np.inf)
-    np.maximum.at(longest, of_bar, np.concatenate([rank.longest_ns for rank in bars]))
-    np.minimum.at(shortest, of_bar, np.concatenate([rank.shortest_ns for rank in bars]))
-    labels = dict(
-        zip(of_bar.tolist(), [label for rank in bars for label in rank.label], strict=True)
-    )
-    nothing = np.zeros(len(position), np.int64)
-    return StepBars(
-        first=nothing,
-        stop=nothing,
-        position=position,
-        label=[labels[at] for at in range(len(position))],
-        parts_ns=total / number[:, None],
-        longest_ns=longest,
-        shortest_ns=shortest,
-    )
+def step_bars(results: Sequence[BreakdownResult]) -> StepBars:
+    """Group the steps of ranks, which must have some, into at most MAX_BARS bars."""
+    grid = step_grid(results)
+    shape = len(results), len(grid.position)
+    parts, shortest = np.full((len(PARTS), *shape), np.nan), np.full(shape, np.nan)
+    for row, result in enumerate(results):
+        taken = np.flatnonzero(grid.first[row] >= 0)
+        first, size = grid.first[row, taken], grid.last[row, taken] - grid.first[row, taken] + 1
+        for place, (measure, *_) in enumerate(PARTS):
+            values = [float(getattr(step.measures, measure)) for step in result.steps]
+            parts[place, row, taken] = np.add.reduceat(values, first) / size
+        shortest[row, taken] = np.minimum.reduceat(step_times(result.steps)[1], first)
+    mean, longest = np.nanmean(parts, axis=1), np.nanmax(grid.longest_ns, axis=0)
+    return StepBars(grid, mean, longest, np.nanmin(shortest, axis=0))
 
 
 def stacked(
@@ -319,7 +281,7 @@ def stacked(
         "rows": [
             *(
                 _stack(f"rank {result.rank}", href, rank_bars)
-                | _times(result, rank_bars.first, rank_bars.stop - 1, clock)
+                | _times(result, rank_bars.grid.first[0], rank_bars.grid.last[0], clock)
                 | {"slow": _slow_bars(rank_bars, slow.get(result.rank, ()))}
                 for result, rank_bars, href in zip(results, bars, hrefs, strict=True)
             ),
@@ -332,7 +294,7 @@ def _slow_bars(bars: StepBars, slow: Sequence[SlowStep]) -> list[dict[str, Any]]
     """Return the bars with slow steps: index, the slowest's number, and why it is slow."""
     worst: dict[int, SlowStep] = {}
     for step in slow:
-        bar = int(np.searchsorted(bars.first, step.index, side="right")) - 1
+        bar = int(np.searchsorted(bars.grid.first[0], step.index, side="right")) - 1
         if bar not in worst or worst[bar].extra_ns < step.extra_ns:
             worst[bar] = step
     return [
@@ -347,13 +309,12 @@ def _slow_bars(bars: StepBars, slow: Sequence[SlowStep]) -> list[dict[str, Any]]
 
 
 def _stack(title: str, href: str | None, bars: StepBars) -> dict[str, Any]:
-    parts = {field: rounded(bars.parts_ns[:, at], 0) for at, (field, *_) in enumerate(PARTS)}
     return {
         "title": title,
         "href": href,
-        "step": bars.position.tolist(),
-        "labels": bars.label,
-        **parts,
+        "step": bars.grid.position.tolist(),
+        "labels": [label.replace("longest", "mean") for label in bars.grid.label],
+        **{field: rounded(bars.parts_ns[at], 0) for at, (field, *_) in enumerate(PARTS)},
         "shortest_ns": rounded(bars.shortest_ns, 0),
         "longest_ns": rounded(bars.longest_ns, 0),
         "slow": [],
