@@ -56,6 +56,13 @@ def numbered_rows(*keys: Int64) -> Int64:
     return number
 
 
+def distinct_rows(*keys: Int64) -> tuple[Int64, list[tuple[int, ...]]]:
+    """Return the number of each row, as `numbered_rows` has it, and the distinct rows by number."""
+    number = numbered_rows(*keys)
+    _, first = np.unique(number, return_index=True)
+    return number, list(zip(*(key[first].tolist() for key in keys), strict=True))
+
+
 def places(*keys: Int64) -> tuple[Int64, Int64]:
     """Place of each row among those that agree in every key, and how many these are."""
     order, begins = grouped(*keys)

@@ -17,7 +17,7 @@ import numpy as np
 
 from traceprof.intervals import NO_NUMBERS, Int64, Mask
 from traceprof.trace.columns import Rows
-from traceprof.trace.grouping import distinct_values, numbered_rows
+from traceprof.trace.grouping import distinct_rows, distinct_values
 from traceprof.trace.model.communication_calls import (
     NO_CALLS,
     OPERATIONS,
@@ -274,17 +274,13 @@ def read_nccl_ranges(
 
     pushed = events.is_range & columns.kind.isin([schema.NVTX_PUSH_POP])
     rows = events.named(is_requested, is_requested, np.flatnonzero(pushed))
-    process = schema.process_of_thread(columns.thread(rows))
-    pair_of_row, pairs = _distinct(process, columns.domain.at(rows))
     # An export may lack the row that names a domain; NCCL's functions have unique names.
-    are_of_nccl = [
-        domains.get((number, domain), NCCL_DOMAIN if domain != 0 else "") == NCCL_DOMAIN
-        for number, domain in pairs
-    ]
-    rows = rows[np.array(are_of_nccl, np.bool_)[pair_of_row]]
-    start, end, thread = columns.starts.at(rows), events.ends(rows), columns.thread(rows)
-    order = np.lexsort((-end, start, thread))  # stable: equal rows keep their order
-    rows, start, end, thread = rows[order], start[order], end[order], thread[order]
+    rows, start, end, thread = events.nested(
+        rows,
+        lambda process, domain: (
+            domains.get((process, domain), NCCL_DOMAIN if domain else "") == NCCL_DOMAIN
+        ),
+    )
     name, functions = events.numbered_names(rows)
     payload, payloads = _payloads(events, rows)
     end = np.maximum(start, end)
@@ -295,7 +291,9 @@ def read_nccl_ranges(
 def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
     columns, places = events.columns, _places(events.database)
     binary, text = columns.binary.at(rows), columns.json.at(rows)
-    field_index, kinds = _distinct(columns.domain.at(rows), binary, text, columns.json_id.at(rows))
+    field_index, kinds = distinct_rows(
+        columns.domain.at(rows), binary, text, columns.json_id.at(rows)
+    )
     of_id = read_strings(events.database, {text_id for *_, text_id in kinds if text_id != NULL})
     known = [*columns.payloads, None]  # for NULL
     fields = []
@@ -307,13 +305,6 @@ def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
             facts = _of_json(json)
         fields.append(_fields(facts or {}))
     return field_index, fields
-
-
-def _distinct(*columns: Int64) -> tuple[Int64, list[tuple[int, ...]]]:
-    """Number of each row's values among the distinct ones, and these."""
-    key = numbered_rows(*columns)
-    _, first = np.unique(key, return_index=True)
-    return key, list(zip(*(column[first].tolist() for column in columns), strict=True))
 
 
 _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"

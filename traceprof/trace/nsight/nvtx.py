@@ -13,7 +13,7 @@ from traceprof import labels
 from traceprof.intervals import Int64, Mask
 from traceprof.structs import Record
 from traceprof.trace.columns import Column, ColumnBuilder, pack
-from traceprof.trace.grouping import distinct_values, is_in, numbered, pieces
+from traceprof.trace.grouping import distinct_rows, distinct_values, is_in, numbered, pieces
 from traceprof.trace.model.ranges import (
     BETWEEN_TEXTS,
     LabelRanges,
@@ -117,6 +117,22 @@ class Events(Record, frozen=True, dict=True):
         if self.capture_end_ns is not None:
             end[(start <= self.capture_end_ns) & (end >= self.capture_end_ns)] = OPEN_END
         return end
+
+    def nested(
+        self, rows: Int64, is_wanted: Callable[[int, int], bool]
+    ) -> tuple[Int64, Int64, Int64, Int64]:
+        """Ranges of some domains by thread, start and nesting; with start, end and thread.
+
+        `is_wanted`: tests the globalPid of a process and the id of a domain.
+        """
+        columns = self.columns
+        process = schema.process_of_thread(columns.thread(rows))
+        which, pairs = distinct_rows(process, columns.domain.at(rows))
+        wanted = np.array([is_wanted(*pair) for pair in pairs], np.bool_)
+        rows = rows[wanted[which]]
+        start, end, thread = columns.starts.at(rows), self.ends(rows), columns.thread(rows)
+        order = np.lexsort((-end, start, thread))  # stable: equal rows keep their order
+        return rows[order], start[order], end[order], thread[order]
 
     def matching(
         self,
@@ -321,38 +337,25 @@ def read_label_ranges(
         return {}
     columns, database = events.columns, events.database
     rows = np.flatnonzero(events.is_range & columns.domain.isin(ours))
-    start, end, thread = columns.starts.at(rows), events.ends(rows), columns.thread(rows)
-    order = np.lexsort((-end, start, thread))  # stable: equal rows keep their order
-    rows, start, end, thread = rows[order], start[order], end[order], thread[order]
+    rows, start, end, thread = events.nested(
+        rows, lambda process, domain: domains.get((process, domain)) == labels.DOMAIN
+    )
     names = events.names(rows)
     # A text with characters after its end is damaged; an empty one is useless.
     named = [index for index, name in enumerate(names) if name and BETWEEN_TEXTS not in name]
-    names = [names[index] for index in named]
     rows, start, end, thread = rows[named], start[named], end[named], thread[named]
-    domain, event = columns.domain.at(rows), columns.kind.at(rows)
-    end = np.maximum(start, end)
-    end = np.where(events.known_ends(rows) == OPEN_END, OPEN_END, end)
-    is_open = end == OPEN_END
+    is_open, end = events.known_ends(rows) == OPEN_END, np.maximum(start, end)
     check_times(database, schema.NVTX.name, start, np.where(is_open, start, end))
+    end, nests = np.where(is_open, OPEN_END, end), columns.kind.at(rows) == schema.NVTX_PUSH_POP
     process = schema.process_of_thread(thread)
-    by_process = {}
-    for number in distinct_values(process).tolist():
-        ids = [
-            domain_id
-            for (owner, domain_id), name in domains.items()
-            if owner == number and name == labels.DOMAIN
-        ]
-        chosen = np.flatnonzero((process == number) & is_in(domain, np.array(ids, np.int64)))
-        if len(chosen):
-            by_process[number] = labelled(
-                start[chosen],
-                end[chosen],
-                thread[chosen],
-                event[chosen] == schema.NVTX_PUSH_POP,
-                [names[index] for index in chosen.tolist()],
-            )
-    check_few_processes(database, schema.NVTX.name, len(by_process))
-    return by_process
+    processes = distinct_values(process).tolist()
+    check_few_processes(database, schema.NVTX.name, len(processes))
+    texts = np.array(names, object)[named]
+    return {
+        number: labelled(start[own], end[own], thread[own], nests[own], texts[own].tolist())
+        for number in processes
+        for own in (process == number,)
+    }
 
 
 _LONGEST = 1000  # characters of a name
