@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sample_traces.simulator import kernels
+from sample_traces.simulator import kernels, nsight_writer
 from sample_traces.simulator.event_model import actions, answers
 from sample_traces.simulator.event_model.actions import (
     Action,
@@ -321,7 +321,7 @@ class _Rank:
         elif call.api is _MEMSET:
             entry = MemsetWork(call.size, own_ns)
         elif call.kernel is None:
-            kinds = (schema.MEM_PINNED, schema.MEM_DEVICE)
+            kinds = (nsight_writer.MEM_PINNED, nsight_writer.MEM_DEVICE)
             kind = 1 if call.api is _TO_DEVICE else 2
             entry = CopyWork(kind, call.size, own_ns, None, None, *(kinds[:: 3 - 2 * kind]))
         elif call.api is _ALL_REDUCE:
@@ -400,7 +400,7 @@ _SHIFTED: dict[str, tuple[str, dict[str, str]]] = {
     schema.MEMCPY.name: ("globalPid", _LAUNCHED),
     schema.MEMSET.name: ("globalPid", _LAUNCHED),
     schema.API_CALL.name: ("globalTid", _LAUNCHED),
-    schema.SYNCHRONIZATION: (
+    schema.WAIT.name: (
         "globalPid",
         {**_LAUNCHED, "eventId": f"(eventId <> {schema.NO_ID}) * :num_events"},
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from sample_traces.simulator import nsight_writer
 from sample_traces.simulator.nsight_writer import NsightWriter
 from traceprof import labels
 from traceprof.trace.nsight import schema
@@ -50,7 +51,7 @@ class Process:
     @property
     def id(self) -> int:
         """The globalPid."""
-        return schema.VM_ID | self.pid << 24
+        return nsight_writer.VM_ID | self.pid << 24
 
     def thread(self, number: int) -> int:
         """Return the globalTid of a thread: 0 runs the training loop, 1 the backward."""
@@ -120,7 +121,7 @@ def write_machine(writer: NsightWriter, machine: Machine) -> None:
     writer.add(
         schema.SYSTEM_ENVIRONMENT,
         {
-            "globalVid": schema.VM_ID,
+            "globalVid": nsight_writer.VM_ID,
             "devStateName": "Local (CLI)",
             "name": "Hostname",
             "nameEnum": 619,
@@ -131,7 +132,7 @@ def write_machine(writer: NsightWriter, machine: Machine) -> None:
         writer.add(
             schema.SYSTEM_ENVIRONMENT,
             {
-                "globalVid": schema.VM_ID,
+                "globalVid": nsight_writer.VM_ID,
                 "devStateName": "Local (CLI)",
                 "name": "CpuCores",
                 "nameEnum": 1,
@@ -145,7 +146,7 @@ def write_machine(writer: NsightWriter, machine: Machine) -> None:
 
 def write_session(writer: NsightWriter, end_ns: int) -> None:
     """Write the duration of the session."""
-    row = {"globalVid": schema.VM_ID, "duration": end_ns, "startTime": 0, "stopTime": end_ns}
+    row = {"globalVid": nsight_writer.VM_ID, "duration": end_ns, "startTime": 0, "stopTime": end_ns}
     writer.add(schema.ANALYSIS_DETAILS, row)
 
 
@@ -194,7 +195,7 @@ def _write_board(
     writer.add(
         schema.GPU_INFO,
         {
-            "vmId": schema.VM_ID,
+            "vmId": nsight_writer.VM_ID,
             "id": device,
             "name": board.name,
             "busLocation": f"0000:{device + 1:02x}:00.0",

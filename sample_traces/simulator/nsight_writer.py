@@ -14,6 +14,23 @@ from traceprof.structs import Record
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.database import quote
 
+# Tables and values of Nsight Systems that the analyzer does not read.
+CUDA_STREAMS = "TARGET_INFO_CUDA_STREAM"
+EVENT_TYPES = "ENUM_NSYS_EVENT_TYPE"
+SYNC_TYPES = "ENUM_CUPTI_SYNC_TYPE"
+PAYLOAD_SCHEMAS = "NVTX_PAYLOAD_SCHEMAS"
+PAYLOAD_ENUMS = "NVTX_PAYLOAD_ENUMS"
+PAYLOAD_ENUM_ENTRIES = "NVTX_PAYLOAD_ENUM_ENTRIES"
+VM_ID = 1 << 48  # bits 48 to 55 of every global id: the machine, 1 in exports of one machine
+SYNC_EVENT = 1  # SYNCHRONIZATION.syncType
+SYNC_STREAM_WAIT_EVENT = 2
+SYNC_STREAM = 3
+SYNC_CONTEXT = 4
+MEM_PAGEABLE = 0  # MEMCPY.srcKind, .dstKind and MEMSET.memKind
+MEM_PINNED = 1
+MEM_DEVICE = 2
+OVERHEAD_CLASS = 103  # OVERHEAD.eventClass
+
 Scalar = int | str | None
 Column = Int64 | Sequence[Scalar] | Scalar
 
@@ -35,7 +52,7 @@ ENUMERATIONS = {
         number: (f"CUDA_MEMOPR_MEMORY_KIND_{label.upper().replace(' ', '_')}", label)
         for number, label in enumerate(_MEMORY_LABELS)
     },
-    schema.EVENT_TYPES: {
+    EVENT_TYPES: {
         number: (name, name)
         for number, name in (
             (schema.NVTX_MARK, "NvtxMark"),
@@ -45,7 +62,7 @@ ENUMERATIONS = {
             (schema.NVTX_DOMAIN, "NvtxDomainCreate"),
         )
     },
-    schema.SYNC_TYPES: {
+    SYNC_TYPES: {
         1: ("CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_EVENT_SYNCHRONIZE", "Event sync"),
         2: ("CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT", "Stream wait sync"),
         3: ("CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE", "Stream sync"),
@@ -65,15 +82,15 @@ MPI_POINT_TO_POINT = "MPI_P2P_EVENTS"
 MPI_WAITS = "MPI_START_WAIT_EVENTS"
 OS_CALL_CLASS = 27  # OSRT_API.eventClass
 LIBRARY_LOADING = {"Runtime Triggered Module Loading": 6, "Lazy Function Loading": 7}
-"""Names to overheadType of `schema.OVERHEAD`."""
+"""Names to overheadType of `schema.DRIVER_OVERHEAD.name`."""
 RUNNING = 1  # COMPOSITE_EVENTS.threadState
 
 # The Nsight Systems that writes each schema version that the writer knows.
 PRODUCTS = {"2.9.1": "2022.1.3.3", "3.7.2": "2023.4.4.54", "3.25.0": "2026.2.1.210"}
 # In 3.25.0, not yet in 3.7.2.
 LATER_TABLES = (
-    schema.OVERHEAD, schema.OVERHEAD_TYPES, schema.CUDA_DEVICES, schema.PAYLOAD_SCHEMAS,
-    schema.PAYLOAD_ENTRIES, schema.PAYLOAD_ENUMS, schema.PAYLOAD_ENUM_ENTRIES,
+    schema.DRIVER_OVERHEAD.name, schema.OVERHEAD_TYPES, schema.CUDA_DEVICES, PAYLOAD_SCHEMAS,
+    schema.PAYLOAD_ENTRIES, PAYLOAD_ENUMS, PAYLOAD_ENUM_ENTRIES,
 )  # fmt: skip
 
 # In 3.7.2, not yet in 2.9.1, which has another name for the table of its metadata.
@@ -101,12 +118,12 @@ LAYOUTS = {
     " srcContextId dstDeviceId dstContextId migrationCause graphNodeId virtualAddress copyCount:+",
     schema.MEMSET.name: f"{_GPU_COLUMNS} value:! bytes:! graphNodeId memKind",
     schema.GRAPH.name: f"{_GPU_COLUMNS} graphId:! graphExecId:!",
-    schema.SYNCHRONIZATION: f"{_GPU_COLUMNS}"
-    " deprecatedSyncType:+ syncType:! eventId:! eventSyncId:+",
+    schema.WAIT.name: f"{_GPU_COLUMNS} deprecatedSyncType:+ syncType:! eventId:! eventSyncId:+",
     schema.API_CALL.name: "start:!"
     " end:! eventClass:! globalTid correlationId nameId:! returnValue:!"
     " callchainId",
-    schema.OVERHEAD: "start:! end:! eventClass:! globalTid correlationId nameId overheadType:!",
+    schema.DRIVER_OVERHEAD.name: "start:! end:! eventClass:! globalTid correlationId nameId"
+    " overheadType:!",
     schema.NVTX.name: "start:!"
     " end eventType:! rangeId category color text:T globalTid endGlobalTid textId"
     " domainId uint64Value int64Value doubleValue:R uint32Value int32Value floatValue:R jsonTextId"
@@ -130,11 +147,11 @@ LAYOUTS = {
     " maxShmemPerBlockOptin maxShmemPerSm maxRegistersPerSm threadsPerWarp asyncEngines"
     " maxWarpsPerSm maxBlocksPerSm maxThreadsPerBlock maxBlockDimX maxBlockDimY maxBlockDimZ"
     " maxGridDimX maxGridDimY maxGridDimZ computeMajor computeMinor smMajor smMinor",
-    schema.PAYLOAD_SCHEMAS: "domainId schemaId name:T type flags numEntries payloadSize alignTo",
+    PAYLOAD_SCHEMAS: "domainId schemaId name:T type flags numEntries payloadSize alignTo",
     schema.PAYLOAD_ENTRIES: "domainId:! schemaId:! idx:! flags type name:T description:T"
     " arrayOrUnionDetail offset",
-    schema.PAYLOAD_ENUMS: "domainId schemaId name:T numEntries size",
-    schema.PAYLOAD_ENUM_ENTRIES: "domainId:! schemaId:! idx:! name:T value isFlag",
+    PAYLOAD_ENUMS: "domainId schemaId name:T numEntries size",
+    PAYLOAD_ENUM_ENTRIES: "domainId:! schemaId:! idx:! name:T value isFlag",
     # From 2026.4 on there is rawTimestamp, too.
     schema.GPU_METRICS: "timestamp typeId:! metricId:! value:!",
     schema.GPU_METRIC_NAMES: "typeId:! sourceId:! typeName:!T metricId:! metricName:!T",
@@ -157,7 +174,7 @@ LAYOUTS = {
     MPI_POINT_TO_POINT: f"{_MPI_COLUMNS} commHandle tag remoteRank size requestHandle",
     MPI_WAITS: f"{_MPI_COLUMNS} requestHandle",
     schema.PROFILER_OVERHEAD: "start:! end:! globalTid nameId:! returnValue:!- overheadType:!+",
-    schema.CUDA_STREAMS: "streamId:! hwId:! vmId:! processId:! contextId:! priority:! flag:!",
+    CUDA_STREAMS: "streamId:! hwId:! vmId:! processId:! contextId:! priority:! flag:!",
     **dict.fromkeys(ENUMERATIONS, _ENUMERATION_COLUMNS),
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sample_traces.simulator import nsight_writer
 from sample_traces.simulator.kernels import Kernel
 from sample_traces.simulator.nsight_writer import NsightWriter
 from traceprof.intervals import Int64
@@ -57,7 +58,7 @@ def copy(
 
 def memset(where: Mapping[str, Any], size: Value) -> Row:
     """Return memory sets of device memory."""
-    row = {**where, "value": 0, "bytes": size, "memKind": schema.MEM_DEVICE}
+    row = {**where, "value": 0, "bytes": size, "memKind": nsight_writer.MEM_DEVICE}
     return schema.MEMSET.name, row
 
 

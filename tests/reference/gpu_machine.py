@@ -28,6 +28,7 @@ from itertools import count
 from pathlib import Path
 from typing import TypeAlias
 
+from sample_traces.simulator import nsight_writer
 from sample_traces.simulator.nsight_writer import NsightWriter
 from tests.support.builders import add_rows, global_pid, global_tid
 from traceprof import labels
@@ -171,7 +172,7 @@ class Device:
         self.changed = Signal()
         self.engines: dict[str, Signal] = {}
         self._streams: dict[int, Stream] = {}
-        board: Row = {"vmId": schema.VM_ID, "id": number, "name": "NVIDIA A100-SXM4-40GB"}
+        board: Row = {"vmId": nsight_writer.VM_ID, "id": number, "name": "NVIDIA A100-SXM4-40GB"}
         machine.rows[schema.GPU_INFO].append(board)
         known: Row = {"gpuId": number, "cudaId": number, "pid": self.pid}
         machine.rows[schema.CUDA_DEVICES].append(known)
@@ -387,10 +388,10 @@ class Thread:
     ) -> Steps:
         """Copy; the thread waits for the end where memory is pageable."""
         yield from self.work(self.pace_ns / 2)
-        host = schema.MEM_PAGEABLE if pageable else schema.MEM_PINNED
+        host = nsight_writer.MEM_PAGEABLE if pageable else nsight_writer.MEM_PINNED
         row: Row = {"bytes": size, "copyKind": {"HtoD": 1, "DtoH": 2, "DtoD": 8}[kind]}
-        row["srcKind"] = host if kind.startswith("H") else schema.MEM_DEVICE
-        row["dstKind"] = host if kind.endswith("H") else schema.MEM_DEVICE
+        row["srcKind"] = host if kind.startswith("H") else nsight_writer.MEM_DEVICE
+        row["dstKind"] = host if kind.endswith("H") else nsight_writer.MEM_DEVICE
         ns = self._noisy(ns, 0.02) * self.machine.change.copies
 
         def move() -> Steps:
@@ -417,7 +418,7 @@ class Thread:
         stream.push(stream.wait(over))
         yield 900 * self.machine.change.launch
         self._call("cudaStreamWaitEvent_v3020", began, correlation)
-        kind = schema.SYNC_STREAM_WAIT_EVENT
+        kind = nsight_writer.SYNC_STREAM_WAIT_EVENT
         self._synchronization(kind, began, correlation, stream.number, event)
 
     def follow(self, later: Stream, earlier: Stream, event: int) -> Steps:
@@ -434,7 +435,9 @@ class Thread:
             yield stream.last
             yield 4_000.0
         self._call("cudaStreamSynchronize_v3020", began, correlation)
-        self._synchronization(schema.SYNC_STREAM, began, correlation, stream.number, schema.NO_ID)
+        self._synchronization(
+            nsight_writer.SYNC_STREAM, began, correlation, stream.number, schema.NO_ID
+        )
 
     def item(self, stream: Stream) -> Steps:
         """Read one number of the device, as `.item()` does."""
@@ -510,7 +513,7 @@ class Thread:
     ) -> None:  # fmt: skip
         row: Row = {"start": round(began), "end": round(self.machine.now), "syncType": kind}
         row |= {"correlationId": correlation, "streamId": stream, "eventId": event}
-        self._gpu_row(schema.SYNCHRONIZATION, row)
+        self._gpu_row(schema.WAIT.name, row)
 
     def _range(self, text: str, began: float, domain: str = "") -> None:
         row: Row = {"start": round(began), "end": round(self.machine.now), "text": text}
@@ -526,8 +529,11 @@ class Thread:
     def _full_queue(self, began: float, correlation: int) -> None:
         row: Row = {"start": round(began), "end": round(self.machine.now), "globalTid": self.tid}
         row |= {"correlationId": correlation, "nameId": schema.COMMAND_BUFFER_FULL_NAME}
-        row |= {"eventClass": schema.OVERHEAD_CLASS, "overheadType": schema.COMMAND_BUFFER_FULL}
-        self.machine.rows[schema.OVERHEAD].append(row)
+        row |= {
+            "eventClass": nsight_writer.OVERHEAD_CLASS,
+            "overheadType": schema.COMMAND_BUFFER_FULL,
+        }
+        self.machine.rows[schema.DRIVER_OVERHEAD.name].append(row)
 
     def _switch(self, *, is_in: bool) -> None:
         row: Row = {"start": round(self.machine.now), "cpu": 0, "isSchedIn": int(is_in)}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import traceprof
+from sample_traces.simulator import nsight_writer
 from tests.support.builders import TraceBuilder
 from tests.support.traces import ranks_of
 from traceprof.analyses.links import link_usage
@@ -89,7 +90,7 @@ GPU = "NVIDIA RTX A6000"
 def with_gpus(builder: TraceBuilder, uuids: Sequence[str | None]) -> TraceBuilder:
     for device, uuid in enumerate(uuids):
         builder.raw(
-            schema.GPU_INFO, vmId=schema.VM_ID, id=device, name=GPU, uuid=uuid,
+            schema.GPU_INFO, vmId=nsight_writer.VM_ID, id=device, name=GPU, uuid=uuid,
             busLocation=f"0000:0{device}:00.0",
         )  # fmt: skip
         builder.raw(schema.CUDA_DEVICES, gpuId=device, cudaId=device, pid=1000)

@@ -52,7 +52,7 @@ class How(TypedDict, total=False):
 
 
 def global_pid(pid: int = 1000) -> int:
-    return schema.VM_ID | pid << 24
+    return nsight_writer.VM_ID | pid << 24
 
 
 def global_tid(pid: int = 1000, tid: int | None = None) -> int:
@@ -101,12 +101,12 @@ class TraceBuilder:
         **how: Unpack[How],
     ) -> Self:  # fmt: skip
         """Add a copy, between the devices `source` and `destination` where they are given."""
-        host = 0 if pageable else schema.MEM_PINNED
+        host = 0 if pageable else nsight_writer.MEM_PINNED
         row: Row = {
             "bytes": bytes,
             "copyKind": _COPY_KINDS[kind],
-            "srcKind": host if kind.startswith("H") else schema.MEM_DEVICE,
-            "dstKind": host if kind.endswith("H") else schema.MEM_DEVICE,
+            "srcKind": host if kind.startswith("H") else nsight_writer.MEM_DEVICE,
+            "dstKind": host if kind.endswith("H") else nsight_writer.MEM_DEVICE,
             "srcDeviceId": source,
             "dstDeviceId": destination,
         }
@@ -115,7 +115,7 @@ class TraceBuilder:
     def memset(
         self, start: int, end: int, *, bytes: int = 4, **how: Unpack[How]  # noqa: A002
     ) -> Self:  # fmt: skip
-        row: Row = {"bytes": bytes, "memKind": schema.MEM_DEVICE}
+        row: Row = {"bytes": bytes, "memKind": nsight_writer.MEM_DEVICE}
         return self._operation(schema.MEMSET.name, start, end, row, "cudaMemsetAsync_v3020", how)
 
     def graph(self, start: int, end: int, **how: Unpack[How]) -> Self:
@@ -193,7 +193,7 @@ class TraceBuilder:
         num_sms: int | None = None,
     ) -> Self:  # fmt: skip
         """Add a board, and the CUDA ordinal by which the process knows it."""
-        row: Row = {"vmId": schema.VM_ID, "id": board, "name": name, "smCount": num_sms}
+        row: Row = {"vmId": nsight_writer.VM_ID, "id": board, "name": name, "smCount": num_sms}
         self._row(schema.GPU_INFO, row)
         return self._row(schema.CUDA_DEVICES, {"gpuId": board, "cudaId": device, "pid": pid})
 

@@ -11,7 +11,7 @@ from math import ceil
 
 import numpy as np
 
-from sample_traces.simulator import kernels
+from sample_traces.simulator import kernels, nsight_writer
 from sample_traces.simulator.event_model import records
 from sample_traces.simulator.event_model.actions import (
     Action,
@@ -46,7 +46,6 @@ from sample_traces.simulator.machine import (
     TRACEPROF_DOMAIN,
 )
 from traceprof import labels
-from traceprof.trace.nsight import schema
 
 _COPY_LATENCY_NS = 1_400
 _MEMSET_BYTES_PER_NS = 1_000
@@ -190,8 +189,8 @@ class Host:
 
     def host_copy(self, kind: int, stream: Stream, size: int, *, pageable: bool) -> None:
         """Copy from the host (kind 1) or to it (2), as in `MEMCPY.copyKind`."""
-        host = schema.MEM_PAGEABLE if pageable else schema.MEM_PINNED
-        ends = (host, schema.MEM_DEVICE) if kind == 1 else (schema.MEM_DEVICE, host)
+        host = nsight_writer.MEM_PAGEABLE if pageable else nsight_writer.MEM_PINNED
+        ends = (host, nsight_writer.MEM_DEVICE) if kind == 1 else (nsight_writer.MEM_DEVICE, host)
         engine = f"{stream.device}:{'h2d' if kind == 1 else 'd2h'}"
         rate = self.rates.pageable if pageable else self.rates.pinned
         work = CopyWork(kind, size, _copy_ns(size, rate), engine, engine, *ends)
@@ -199,7 +198,7 @@ class Host:
 
     def copy_within(self, stream: Stream, size: int) -> None:
         """Copy within the device's memory."""
-        device = schema.MEM_DEVICE
+        device = nsight_writer.MEM_DEVICE
         work = CopyWork(8, size, _copy_ns(size, self.rates.within), None, None, device, device)
         self._call("cudaMemcpyAsync_v3020", 5_800, (stream, work))
 
@@ -217,8 +216,8 @@ class Host:
             work_ns=_copy_ns(size, self.rates.peer),
             engine=f"{source}:d2h",
             link=f"{source}:{destination}",
-            source_kind=schema.MEM_DEVICE,
-            destination_kind=schema.MEM_DEVICE,
+            source_kind=nsight_writer.MEM_DEVICE,
+            destination_kind=nsight_writer.MEM_DEVICE,
             source=source,
             destination=destination,
         )
@@ -243,8 +242,8 @@ class Host:
                 work_ns=_copy_ns(size, self.rates.pinned),
                 engine=f"{side.device}:{engine}",
                 link=f"{side.device}:{engine}",
-                source_kind=schema.MEM_DEVICE,
-                destination_kind=schema.MEM_DEVICE,
+                source_kind=nsight_writer.MEM_DEVICE,
+                destination_kind=nsight_writer.MEM_DEVICE,
             )
             for side, kind, engine in ((stream, 2, "d2h"), (other, 1, "h2d"))
         ]

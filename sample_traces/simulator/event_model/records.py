@@ -104,8 +104,8 @@ class HostTables:
             self._add(schema.PROFILER_OVERHEAD, row)
         elif domain == LOADING:
             kind = nsight_writer.LIBRARY_LOADING[name]
-            row |= {"nameId": self._string(name), "eventClass": schema.OVERHEAD_CLASS}
-            self._add(schema.OVERHEAD, {**row, "overheadType": kind})
+            row |= {"nameId": self._string(name), "eventClass": nsight_writer.OVERHEAD_CLASS}
+            self._add(schema.DRIVER_OVERHEAD.name, {**row, "overheadType": kind})
 
     def _write_switches(self, result: Result, thread: Thread, start: int, end: int) -> None:
         if schema.SWITCHES not in self._tables:
@@ -222,7 +222,7 @@ def write_schemas(writer: NsightWriter) -> None:
         where = {"domainId": NCCL_DOMAIN, "schemaId": layout.id}
         count = len(layout.fields)
         writer.add(
-            schema.PAYLOAD_SCHEMAS,
+            nsight_writer.PAYLOAD_SCHEMAS,
             {**where, "type": 1, "numEntries": count, "payloadSize": layout.size},
         )
         writer.add(
@@ -238,11 +238,11 @@ def write_schemas(writer: NsightWriter) -> None:
         )
     enum = {"domainId": NCCL_DOMAIN, "schemaId": _REDUCTION_ENUM}
     writer.add(
-        schema.PAYLOAD_ENUMS,
+        nsight_writer.PAYLOAD_ENUMS,
         {**enum, "name": "ncclRedOp_t", "numEntries": len(_REDUCTIONS), "size": 4},
     )
     writer.add(
-        schema.PAYLOAD_ENUM_ENTRIES,
+        nsight_writer.PAYLOAD_ENUM_ENTRIES,
         {
             **enum,
             "idx": list(range(len(_REDUCTIONS))),
@@ -343,13 +343,13 @@ class Records:
         name = self._writer.string(schema.COMMAND_BUFFER_FULL_NAME)
         if self._machine.has_overhead_rows:
             self._add(
-                schema.OVERHEAD,
+                schema.DRIVER_OVERHEAD.name,
                 {
                     "globalTid": thread,
                     "correlationId": correlation,
                     "start": call.stall_ns[0],
                     "end": call.stall_ns[1],
-                    "eventClass": schema.OVERHEAD_CLASS,
+                    "eventClass": nsight_writer.OVERHEAD_CLASS,
                     "nameId": name,
                     "overheadType": schema.COMMAND_BUFFER_FULL,
                 },
@@ -360,14 +360,14 @@ class Records:
         row: dict[str, Any] = {}
         if isinstance(action.until, Event):
             row = {
-                "syncType": schema.SYNC_EVENT,
+                "syncType": nsight_writer.SYNC_EVENT,
                 "eventId": self._event_id(action.until),
                 "deviceId": 0,
                 "contextId": 1,
                 "streamId": schema.NO_ID,
             }
         elif isinstance(action.until, Stream):
-            kind = schema.SYNC_CONTEXT if action.device_wide else schema.SYNC_STREAM
+            kind = nsight_writer.SYNC_CONTEXT if action.device_wide else nsight_writer.SYNC_STREAM
             stream_id = schema.NO_ID if action.device_wide else action.until.id
             row = {**_place(action.until), "syncType": kind, "streamId": stream_id}
             row |= {"eventId": schema.NO_ID}
@@ -377,7 +377,7 @@ class Records:
             elif isinstance(entry, Wait) and len(action.entries) == 1:
                 row = {
                     **_place(stream),
-                    "syncType": schema.SYNC_STREAM_WAIT_EVENT,
+                    "syncType": nsight_writer.SYNC_STREAM_WAIT_EVENT,
                     "streamId": stream.id,
                     "eventId": self._event_id(entry.event),
                 }
@@ -388,7 +388,7 @@ class Records:
                 "correlationId": call.correlation,
                 "globalPid": Process(call.thread.process).id,
             }
-            self._add(schema.SYNCHRONIZATION, row)
+            self._add(schema.WAIT.name, row)
 
     def _write_event(self, call: CallRecord, stream: Stream, number: int) -> None:
         table = schema.EVENT_RECORD.name

@@ -202,7 +202,7 @@ def read_host_activity(database: Database, threads: Int64) -> dict[int, model.Ho
             [(schema.OS_CALLS, schema.SPAN_NAME)],
             mpi,
             [(table, schema.SPAN_NAME) for table in schema.LIBRARY_CALLS],
-            [(schema.OVERHEAD, schema.SPAN_NAME), (schema.JIT, None)],
+            [(schema.DRIVER_OVERHEAD.name, schema.SPAN_NAME), (schema.JIT, None)],
         )
     ]
     if not spans[_OF_MPI]:
