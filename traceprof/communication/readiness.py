@@ -114,7 +114,8 @@ def _stream_waits(rank: Rank) -> StreamWaits | None:
     awaiting = _events(rank, rank.calls, waits, rank.calls.packed_name.isin(waiting))
     if len(recorded.place) == 0 or len(awaiting.place) == 0:
         return None
-    wait, record = _producers(recorded, awaiting)
+    record = last_record(recorded, awaiting.event, awaiting.device, awaiting.place)
+    wait, record = np.flatnonzero(record >= 0), record[record >= 0]
     last, is_one = _last_on_stream(rank, recorded.stream[record], recorded.place[record])
     all_waits = StreamWaits(
         awaiting.place[wait],
@@ -128,17 +129,39 @@ def _stream_waits(rank: Rank) -> StreamWaits | None:
     return all_waits.chosen(is_one & (recorded.stream[record] != awaiting.stream[wait]))
 
 
-class _Events(Record, frozen=True):
-    """Records of events, or waits for them, in the host's order; int64[n] each."""
+class Events(Record, frozen=True):
+    """Records of events, or waits for them, whose call is in the report; int64[n] each."""
 
-    place: Int64
+    place: Int64  # in the host's order
+    device: Int64
     stream: Int64
     event: Int64
 
 
+def last_record(records: Events, event: Int64, device: Int64, place: Int64) -> Int64:
+    """Return the last record of each event before a place, of the waiting device; -1 for none."""
+    if not len(records.place):
+        return np.full(len(event), -1, np.int64)
+    ids, number = np.unique(np.concatenate((records.event, event)), return_inverse=True)
+    of_record, of_wait = np.split(number.reshape(-1), [len(records.event)])
+    least = np.full(len(ids), np.iinfo(np.int64).max)
+    most = np.full(len(ids), np.iinfo(np.int64).min)
+    np.minimum.at(least, of_record, records.device)
+    np.maximum.at(most, of_record, records.device)
+    is_shared = least < most
+    num_devices = int(max(records.device.max(initial=0), device.max(initial=0))) + 1
+    of_record = of_record * num_devices + np.where(is_shared[of_record], records.device, 0)
+    of_wait = of_wait * num_devices + np.where(is_shared[of_wait], np.maximum(device, 0), 0)
+    size = int(max(records.place.max(initial=0), place.max(initial=0))) + 1
+    keys = of_record * size + records.place
+    order = np.argsort(keys, kind="stable")
+    at = np.searchsorted(keys[order], of_wait * size + place, side="left") - 1
+    return np.where((at >= 0) & (of_record[order[at]] == of_wait), order[at], -1)
+
+
 def _events(
     rank: Rank, calls: ApiCalls, rows: EventRecords | Synchronizations, counts: Mask | None = None
-) -> _Events:
+) -> Events:
     """Return those of the rank's device with a known call; `counts`: bool[calls], which count."""
     num = len(rows.correlation)
     call = calls_with(rows.correlation, lambda: np.full(num, BEYOND_NS), calls)  # the last one
@@ -150,21 +173,8 @@ def _events(
     at = np.flatnonzero(chosen)
     place, stream, event = places(rank.host_order, call[at]), rows.stream[at], rows.event[at]
     order = np.lexsort((event, stream, place))
-    return _Events(place[order], stream[order], event[order])
-
-
-def _producers(records: _Events, waits: _Events) -> tuple[Int64, Int64]:
-    """Return the waits whose event was recorded before, and the last such record of each."""
-    number = np.unique(np.concatenate((records.event, waits.event)), return_inverse=True)[1]
-    number = number.reshape(-1)
-    size = int(max(records.place.max(), waits.place.max())) + 1
-    of_record, of_wait = number[: len(records.event)], number[len(records.event) :]
-    order = np.argsort(of_record, kind="stable")
-    keys = (of_record * size + records.place)[order]
-    at = np.searchsorted(keys, of_wait * size + waits.place, side="left") - 1
-    is_known = (at >= 0) & (of_record[order[at]] == of_wait)
-    wait = np.flatnonzero(is_known)
-    return wait, order[at[wait]]
+    device = np.full(len(order), rank.device)
+    return Events(place[order], device, stream[order], event[order])
 
 
 def _last_on_stream(rank: Rank, stream: Int64, place: Int64) -> tuple[StreamOperations, Mask]:

@@ -212,9 +212,8 @@ def _off_floor(
 ) -> float | None:
     """Return the distance of a step without GPU time from the host's own time, as a share.
 
-    The host's own time is that between the launches of the steps' first operations, less waits; or
-    another thread's time for what it hands over. Where other threads load batches, it may be any
-    time up to the step's.
+    The host's own time is that between the launches of the steps' first operations, less waits.
+    Where other threads load batches, it may be any time up to the step's.
     """
     needed = []
     for rank_steps in graph.steps:
@@ -235,9 +234,7 @@ def _off_floor(
     low = float(median_of(own))
     high = max(low, *(float(median_of(of_rank)) for of_rank in needed))
     floor = float(median_of(without))
-    paced = [process.paced_ns for process in graph.facts if process.paced_ns]
-    expected = [min(max(floor, low), high), *paced]
-    return min((floor - time for time in expected), key=abs) / step
+    return (floor - min(max(floor, low), high)) / step
 
 
 def _unexplained(analysis: OpenAnalysis, facts: tuple[ProcessFacts, ...]) -> float:

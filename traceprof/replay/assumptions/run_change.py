@@ -15,7 +15,6 @@ from traceprof.intervals import NO_NUMBERS, Float64, Int32, Int64, Mask
 from traceprof.replay.graph.longest_path import (
     ROOT,
     UNCONSTRAINED,
-    CircularError,
     EdgeKind,
     GraphEdges,
     WeightSets,
@@ -148,24 +147,11 @@ def order_of_readiness(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | R
         return unknown
     graph = replace(graph, weights=graph.weights.chosen((0,)))
     rows = np.arange(len(sends.node))
-    best, best_ns, sequences = in_order(graph, sends, rows), np.inf, set[bytes]()
     tried = changed(graph, (0,), [_removed(sends.edge[sends.follows])])
-    for _ in range(_MAX_ROUNDS):
-        times = solve(tried.plan, tried.weights)[:, 0]
-        ready = _ready_ns(sends.node, tried.edges, tried.weights.of(0), times)
-        sequence = np.lexsort((rows, np.maximum(ready, ready[sends.partner]), sends.unit))
-        if sequence.tobytes() in sequences:
-            break
-        sequences.add(sequence.tobytes())
-        change = in_order(graph, sends, sequence)
-        try:
-            tried = changed(graph, (0,), [change])
-        except CircularError:
-            break
-        step_ns = float(median_of(replayed_steps(tried)[1][:, 0]))
-        if step_ns < best_ns:
-            best, best_ns = change, step_ns
-    return best
+    times = solve(tried.plan, tried.weights)[:, 0]
+    ready = _ready_ns(sends.node, tried.edges, tried.weights.of(0), times)
+    sequence = np.lexsort((rows, np.maximum(ready, ready[sends.partner]), sends.unit))
+    return in_order(graph, sends, sequence)
 
 
 def _sends_of(analysis: OpenAnalysis, graph: RunGraph) -> _Sends | None:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import numpy as np
 
 from traceprof import intervals
+from traceprof.communication.readiness import last_record
 from traceprof.host.host_code import OVER_BY_ITSELF
 from traceprof.host.host_waits import OWN_WAIT_NS
 from traceprof.host.idle_causes import MAX_STRETCH_NS
 from traceprof.host.launch_stalls import Stalls
 from traceprof.host.thread_evidence import HostEvidence, ThreadEvidence
-from traceprof.intervals import NO_NUMBERS, Float64, Int64, Intervals, Mask
+from traceprof.intervals import Float64, Int64, Intervals, Mask
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, HostCalls, Recorded
-from traceprof.replay.graph.stream_waits import TOLERANCE_NS, EventWaits, last_record
+from traceprof.replay.graph.stream_waits import TOLERANCE_NS, EventWaits
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, numbered_rows
 from traceprof.trace.model.kinds import (
@@ -215,35 +216,25 @@ class _Chains:
     """Operations of a process by stream, in the order in which they were put there."""
 
     def __init__(self, process: Recorded) -> None:
-        self._by_stream: dict[int, tuple[Int64, Int64]] = {}
-        self._calls, work = process.calls, process.work
-        in_time = process.launched_at
-        order = np.lexsort((np.arange(len(work)), in_time, work.stream))
-        streams, first = np.unique(work.stream[order], return_index=True)
-        for stream, part in zip(streams.tolist(), np.split(order, first[1:]), strict=True):
-            self._by_stream[stream] = in_time[part], part
+        self._in_time, self._stream = process.calls.in_time, process.work.stream
+        self._streams, number = np.unique(self._stream, return_inverse=True)
+        self._span = len(process.calls) + 2
+        key = number * self._span + process.launched_at + 1
+        self._order = np.argsort(key, kind="stable")
+        self._key = key[self._order]
 
     def last_before(self, stream: Int64, time: Int64) -> Int64:
         """Return the operation last put on each stream before a place in host order, or -1."""
-        chosen = np.full(len(stream), -1, np.int64)
-        for number in distinct_values(stream).tolist():
-            if number not in self._by_stream:
-                continue
-            in_time, place = self._by_stream[number]
-            rows = np.flatnonzero(stream == number)
-            at = np.searchsorted(in_time, time[rows], side="left") - 1
-            chosen[rows[at >= 0]] = place[at[at >= 0]]
-        return chosen
+        key = np.searchsorted(self._streams, stream) * self._span + time + 1
+        at = np.searchsorted(self._key, key) - 1
+        last = self._order[at]
+        return np.where((at >= 0) & (self._stream[last] == stream), last, -1)
 
     def all_before(self, call: Int64) -> tuple[Int64, Int64]:
         """Return calls and the last operation on every stream before each, int64[k] both."""
-        pairs = [
-            (call, self.last_before(np.full(len(call), stream), self._calls.in_time[call]))
-            for stream in self._by_stream
-        ]
-        waiting, last = (
-            np.concatenate([NO_NUMBERS, *column]) for column in zip(*pairs, strict=True)
-        )
+        waiting = np.tile(call, len(self._streams))
+        stream = np.repeat(self._streams, len(call))
+        last = self.last_before(stream, self._in_time[waiting])
         return waiting[last >= 0], last[last >= 0]
 
 
@@ -256,29 +247,29 @@ def _synchronized(
     # A driver's call inside the runtime's one is the same wait.
     waiting = distinct_values(calls.outer[is_wait])
     stream, event, device = (np.full(len(calls), NULL) for _ in range(3))
-    targets = _Targets(stream, event, device, np.zeros(len(calls), np.bool_))
+    is_device_wide = np.zeros(len(calls), np.bool_)
     rows = rank.trace.synchronizations(rank.process)
     if rows is not None:
         place = process.calls_of(rows)
         place[place >= 0] = calls.outer[place[place >= 0]]
         of_stream = (rows.kind == SynchronizationKind.HOST_FOR_STREAM) & (place >= 0)
-        targets.stream[place[of_stream]] = rows.stream[of_stream]
+        stream[place[of_stream]] = rows.stream[of_stream]
         of_event = (rows.kind == SynchronizationKind.HOST_FOR_EVENT) & (place >= 0)
-        targets.event[place[of_event]] = rows.event[of_event]
-        targets.device[place[of_stream | of_event]] = rows.device[of_stream | of_event]
+        event[place[of_event]] = rows.event[of_event]
+        device[place[of_stream | of_event]] = rows.device[of_stream | of_event]
         of_device = (rows.kind == SynchronizationKind.HOST_FOR_DEVICE) & (place >= 0)
-        targets.is_device_wide[place[of_device]] = True
-    waits = [chains.all_before(waiting[targets.is_device_wide[waiting]])]
-    rest = waiting[~targets.is_device_wide[waiting]]
+        is_device_wide[place[of_device]] = True
+    waits = [chains.all_before(waiting[is_device_wide[waiting]])]
+    rest = waiting[~is_device_wide[waiting]]
     if events is not None:
-        waits.append(_behind_events(rest, targets, calls, events))
+        waits.append(_behind_events(rest, stream, event, device, calls, events))
         rest = np.setdiff1d(rest, waits[-1][0])
-    by_stream = rest[targets.stream[rest] != NULL]
-    last = chains.last_before(targets.stream[by_stream], calls.in_time[by_stream])
+    by_stream = rest[stream[rest] != NULL]
+    last = chains.last_before(stream[by_stream], calls.in_time[by_stream])
     waits.append((by_stream[last >= 0], last[last >= 0]))
     if events is None:
         waits.append(_behind_others(by_stream, last, process))
-    rest = rest[targets.stream[rest] == NULL]
+    rest = rest[stream[rest] == NULL]
     last = _ended_in(rest, process)
     waits.append((rest[last >= 0], last[last >= 0]))
     call, operation = map(np.concatenate, zip(*waits, strict=True))
@@ -296,32 +287,24 @@ def _behind_others(waiting: Int64, last: Int64, process: Recorded) -> tuple[Int6
     return waiting[fits], other[fits]
 
 
-class _Targets(Record, frozen=True):
-    """Streams, events and devices that calls waited for, by call; `NULL` if unknown."""
-
-    stream: Int64
-    event: Int64
-    device: Int64
-    is_device_wide: Mask
-
-
 def _behind_events(
-    waiting: Int64, targets: _Targets, calls: HostCalls, events: EventWaits
+    waiting: Int64, stream: Int64, event: Int64, device: Int64, calls: HostCalls, events: EventWaits
 ) -> tuple[Int64, Int64]:
     """Return the waits for a stream or an event, and the operations that end each.
 
     A stream that was made to wait for another one since its last operation waits for that one's.
+    `stream`, `event`, `device`: by call; `NULL` if unknown.
     """
     place = calls.in_time[waiting] + 1
-    device = targets.device[waiting]
+    stream, event, device = stream[waiting], event[waiting], device[waiting]
     if len(events.devices) == 1:
         device = np.full(len(waiting), events.devices[0], np.int64)
-    chain = events.chain_of(device, targets.stream[waiting])
-    record = last_record(events.records, targets.event[waiting], device, place)
-    of_event = (targets.stream[waiting] == NULL) & (targets.event[waiting] != NULL) & (record >= 0)
+    chain = events.chain_of(device, stream)
+    record = last_record(events.records, event, device, place)
+    of_event = (stream == NULL) & (event != NULL) & (record >= 0)
     chain[of_event] = events.chain[record[of_event]]
     place[of_event] = events.records.place[record[of_event]]
-    known = of_event | ((targets.stream[waiting] != NULL) & (chain >= 0))
+    known = of_event | ((stream != NULL) & (chain >= 0))
     return events.behind(waiting[known], chain[known], place[known])
 
 
@@ -352,25 +335,15 @@ _MIN_BRINGING = 0.25  # of the steps: who copies less often brings no batches
 _MAX_SLEEPS = 500  # the longest ones
 
 
-class LockWaits(Record, frozen=True):
-    """The m waits of calls for the driver's lock, which a call of another thread holds."""
+class ThreadWaits(Record, frozen=True):
+    """The m calls that a thread makes, or returns from, after a call of another thread."""
 
     call: Int64  # int64[m], outer calls, indices into `HostCalls`
-    after: Int64  # int64[m], the other thread's call
+    after: Int64  # int64[m], the other thread's call, which returns before
 
 
-class HandOvers(Record, frozen=True):
-    """The m places at which a thread resumes after a call of another thread has returned."""
-
-    call: Int64  # int64[m], the call that the thread makes then; ascending
-    after: Int64  # int64[m], the other thread's call
-    # int64[k], calls before which a thread slept or worked by itself: another thread's call
-    # returned meanwhile, and was not what it waited for
-    own: Int64
-
-
-def hand_overs(process: Recorded) -> HandOvers:
-    """Return where threads that launch wait for each other.
+def hand_overs(process: Recorded) -> ThreadWaits:
+    """Return where threads that launch wait for each other, the calls ascending.
 
     A thread that sleeps or works by itself takes as long whenever another one's call returns
     meanwhile: of a place where the time since the thread's own call varies less than that since the
@@ -399,7 +372,7 @@ def hand_overs(process: Recorded) -> HandOvers:
     is_own = _variance(handed_ns, place[rows]) > _variance(own_ns, place[rows])
     call, given_by = after[rows[~is_own]], other[rows[~is_own]]
     order = np.argsort(call, kind="stable")
-    return HandOvers(call[order], given_by[order], after[rows[is_own]])
+    return ThreadWaits(call[order], given_by[order])
 
 
 def _variance(values: Int64, place: Int64) -> Float64:
@@ -444,7 +417,7 @@ def loading_threads(process: Recorded, limits_ns: Int64 | None = None) -> Int64:
 
 
 def unseen_pace_ns(
-    process: Recorded, training: Int64, overs: HandOvers, limits_ns: tuple[int, int]
+    process: Recorded, training: Int64, overs: ThreadWaits, limits_ns: tuple[int, int]
 ) -> int:
     """Return how long threads slept until one that launches nothing may have woken them.
 
@@ -488,7 +461,9 @@ def unseen_pace_ns(
     return int(length.sum() if ran is None else length[ran].sum())
 
 
-def loading_share(process: Recorded, training: Int64, overs: HandOvers, limits_ns: Int64) -> float:
+def loading_share(
+    process: Recorded, training: Int64, overs: ThreadWaits, limits_ns: Int64
+) -> float:
     """Return an upper bound of the share of time in which a thread without calls loads data.
 
     It may do that if a thread that trains, or one that hands over to such a thread, slept until it
@@ -575,7 +550,7 @@ def _launching_threads(trace: Trace) -> Int64:
     return distinct_values(np.concatenate(threads))
 
 
-def lock_waits(process: Recorded, waits: HostWaits) -> LockWaits:
+def lock_waits(process: Recorded, waits: HostWaits) -> ThreadWaits:
     """Return which calls waited until another thread's long call had returned.
 
     CUDA's driver lets one thread at a time change a context. Seen on A100: a loader's thread enters
@@ -594,4 +569,4 @@ def lock_waits(process: Recorded, waits: HostWaits) -> LockWaits:
     waited &= calls.start_ns[holder] < calls.start_ns[call]
     waited &= calls.end_ns[holder] > calls.start_ns[call]
     waited &= calls.end_ns[call] - calls.end_ns[holder] <= MAX_UNLOCKING_NS
-    return LockWaits(call[waited], holder[waited])
+    return ThreadWaits(call[waited], holder[waited])

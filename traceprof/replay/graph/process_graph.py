@@ -23,9 +23,8 @@ from traceprof.intervals import Int64, Mask
 from traceprof.replay.graph.columns import GpuWork, HostCalls, Recorded
 from traceprof.replay.graph.hidden_waits import HiddenWaits, hidden_host_waits
 from traceprof.replay.graph.host_waits import (
-    HandOvers,
     HostWaits,
-    LockWaits,
+    ThreadWaits,
     hand_overs,
     host_waits,
     loading_threads,
@@ -182,8 +181,8 @@ class Process(Recorded, frozen=True):
     """A process in segments, with its waits and the data needed to weigh its edges."""
 
     host_waits: HostWaits  # of its calls
-    lock_waits: LockWaits  # for other threads, within calls
-    hand_overs: HandOvers  # between its threads
+    lock_waits: ThreadWaits  # of calls for the driver's lock, which another thread's call holds
+    hand_overs: ThreadWaits  # of threads that resume after another thread's call, calls ascending
     stream_waits: OperationWaits  # between its streams
     hidden_waits: HiddenWaits  # silences of its threads that may be waits
     lost_records: float  # share of recorded events without a record; 0 if none is waited for

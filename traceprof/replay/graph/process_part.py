@@ -33,7 +33,7 @@ from traceprof.replay.graph.weights import (
 )
 from traceprof.run.opening import Rank
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in, median_of
+from traceprof.trace.grouping import distinct_values, is_in
 
 LOADING = (
     "threads or processes that launch nothing run alongside: if they load the data, a step takes"
@@ -67,8 +67,6 @@ class ProcessFacts(Record, frozen=True):
     span_ns: int  # how long the steps of the process take together
     hidden_host_ns: int  # how much of that its threads waited for the GPU by no call that is shown
     hidden_stream_ns: int  # how much its streams waited for each other by none
-    # the longest own time of a thread for what it hands over in a step; 0 if unknown
-    paced_ns: float
     brings_batches: bool  # whether other threads than those that train copy batches to the GPU
     # a loader's time for a batch by its ranges, the least a step takes; 0 if unknown
     loader_ns: float
@@ -131,7 +129,6 @@ def facts_of(process: Process, step_limits_ns: Int64, launched_ns: int) -> Proce
         span_ns=max(limits_ns[1] - limits_ns[0], 1),
         hidden_host_ns=seen_ns(process.hidden_waits, calls, limits_ns),
         hidden_stream_ns=covered_ns(*hidden, limits_ns),
-        paced_ns=_paced_ns(process, training, step_limits_ns),
         brings_batches=brings_batches,
         loader_ns=_loader_ns(process, step_limits_ns - shift_ns) if brings_batches else 0.0,
         late_ns=late_ns,
@@ -159,33 +156,6 @@ def _loader_ns(process: Process, limits_ns: Int64) -> float:
             longest, intervals.clip(busy, int(limits_ns[0]), int(limits_ns[-1])).measure_ns
         )
     return longest / num * max(1 - _MAX_AHEAD / num, 0.0)
-
-
-def _paced_ns(process: Process, training: Int64, limits_ns: Int64) -> float:
-    """Return a thread's median own time per step for the work that it hands over."""
-    calls, overs, waits = process.calls, process.hand_overs, process.host_waits
-    to_training = is_in(calls.thread[overs.call], training)
-    giver = calls.thread[overs.after]
-    longest = 0.0
-    for thread in np.setdiff1d(giver[to_training], training).tolist():
-        own = overs.own[calls.thread[overs.own] == thread]
-        slept = intervals.union(calls.end_ns[calls.outer[own - 1]], calls.start_ns[own])
-        rows = np.flatnonzero(calls.is_outer & (calls.thread == thread))
-        called = intervals.union(calls.start_ns[rows], calls.end_ns[rows])
-        waiting = calls.thread[waits.call] == thread
-        waited = intervals.union(
-            (calls.start_ns[waits.call] + waits.own_ns)[waiting], calls.end_ns[waits.call[waiting]]
-        )
-        busy = intervals.subtract(intervals.merge(slept, called), waited)
-        # From what it handed over last in one step to that in the next one that has any.
-        given = np.sort(calls.end_ns[overs.after[to_training & (giver == thread)]])
-        step = np.searchsorted(limits_ns, given, side="right")
-        is_last = np.append(step[1:] != step[:-1], True)
-        given, step = given[is_last], step[is_last]
-        if len(given) > 1:
-            of_steps = np.diff(intervals.covered_before(busy, given)) / np.diff(step)
-            longest = max(longest, float(median_of(of_steps)))
-    return longest
 
 
 class Matched(Record, frozen=True):

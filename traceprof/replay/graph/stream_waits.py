@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from traceprof.communication.messages import messages
-from traceprof.communication.readiness import Independence, independence_of
+from traceprof.communication.readiness import Events, Independence, independence_of, last_record
 from traceprof.intervals import NO_NUMBERS, Int64, Mask
 from traceprof.replay.graph.columns import COMMUNICATION, GpuWork, Recorded
 from traceprof.structs import Record
@@ -18,15 +18,6 @@ from traceprof.trace.model.special_values import NULL
 
 MAX_LOST_RECORDS = 0.01
 """If more records of events are lost, all waits are inferred: each may be for a lost one."""
-
-
-class _Asked(Record, frozen=True):
-    """Records of events, or waits for them, whose call is in the report; n of them."""
-
-    place: Int64  # int64[n], in the host's order
-    device: Int64
-    stream: Int64
-    event: Int64
 
 
 class EventWaits(Record, frozen=True):
@@ -40,7 +31,7 @@ class EventWaits(Record, frozen=True):
     record_place: Int64  # int64[m], and where it stands
     streams: Int64  # int64[s], device and stream in one number, by the number of the stream
     devices: Int64  # int64[d], of the process
-    records: _Asked  # of all events
+    records: Events  # of all events
     chain: Int64  # int64[r], the number of the stream of each record
 
     def behind(self, owner: Int64, chain: Int64, place: Int64) -> tuple[Int64, Int64]:
@@ -159,33 +150,12 @@ def awaited(waits: EventWaits, work: GpuWork) -> tuple[Int64, Int64]:
 
 def _asked_at(
     rows: EventRecords | Synchronizations, process: Recorded, only: int | None, chosen: Mask
-) -> _Asked:
+) -> Events:
     calls, of_row = process.calls, process.calls_of(rows)
     at = np.flatnonzero(chosen & (of_row >= 0) & (rows.stream != NULL) & (rows.event != NULL))
     place = calls.in_time[of_row[at]] + 1
     device = np.full(len(at), only, np.int64) if only is not None else rows.device[at]
-    return _Asked(place, device, rows.stream[at], rows.event[at])
-
-
-def last_record(records: _Asked, event: Int64, device: Int64, place: Int64) -> Int64:
-    """Return the last record of each event before a place, of the waiting device; -1 for none."""
-    if not len(records.place):
-        return np.full(len(event), -1, np.int64)
-    ids, number = np.unique(np.concatenate((records.event, event)), return_inverse=True)
-    of_record, of_wait = np.split(number.reshape(-1), [len(records.event)])
-    least = np.full(len(ids), np.iinfo(np.int64).max)
-    most = np.full(len(ids), np.iinfo(np.int64).min)
-    np.minimum.at(least, of_record, records.device)
-    np.maximum.at(most, of_record, records.device)
-    is_shared = least < most
-    num_devices = int(max(records.device.max(initial=0), device.max(initial=0))) + 1
-    of_record = of_record * num_devices + np.where(is_shared[of_record], records.device, 0)
-    of_wait = of_wait * num_devices + np.where(is_shared[of_wait], np.maximum(device, 0), 0)
-    size = int(max(records.place.max(initial=0), place.max(initial=0))) + 1
-    keys = of_record * size + records.place
-    order = np.argsort(keys, kind="stable")
-    at = np.searchsorted(keys[order], of_wait * size + place, side="left") - 1
-    return np.where((at >= 0) & (of_record[order[at]] == of_wait), order[at], -1)
+    return Events(place, device, rows.stream[at], rows.event[at])
 
 
 def _latest(owner: Int64, chain: Int64, place: Int64) -> tuple[Int64, Int64, Int64]:
