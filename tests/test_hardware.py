@@ -3,55 +3,66 @@
 import pytest
 
 from traceprof.errors import UsageError
-from traceprof.hardware import BOARDS, PCIE_X16, Board, board, parse_peaks, peaks
+from traceprof.hardware import (
+    BOARDS,
+    PCIE_X16,
+    Board,
+    board,
+    parse_peaks,
+    peak_memory_gb_per_s,
+    peaks,
+)
 
-# Names as Nsight, nvidia-smi and the real exports write them: NVLink and PCIe in GB/s, SMs.
+# Names as Nsight, nvidia-smi and the real exports write them: NVLink and PCIe in GB/s, SMs, memory.
 KNOWN = [
-    ("Tesla P100-SXM2-16GB", 80.0, 15.75, 56),
-    ("Tesla P100-PCIE-16GB", None, 15.75, 56),
-    ("Tesla V100-SXM2-32GB", 150.0, 15.75, 80),
-    ("Tesla V100-SXM3-32GB", 150.0, 15.75, 80),
-    ("Tesla V100-PCIE-16GB", None, 15.75, 80),
-    ("Quadro GV100", None, 15.75, 80),
-    ("Tesla T4", None, 15.75, 40),
-    ("NVIDIA GeForce RTX 2080 Ti", None, 15.75, 68),
-    ("Quadro RTX 6000", None, 15.75, None),
-    ("NVIDIA A100-SXM4-40GB", 300.0, 31.5, 108),
-    ("NVIDIA A100-SXM4-80GB", 300.0, 31.5, 108),
-    ("NVIDIA A100-PCIE-40GB", None, 31.5, 108),
-    ("NVIDIA A100 80GB PCIe", None, 31.5, 108),
-    ("NVIDIA A800-SXM4-80GB", 200.0, 31.5, 108),
-    ("NVIDIA A30", None, 31.5, 56),
-    ("NVIDIA A10", None, 31.5, 72),
-    ("NVIDIA A10G", None, 31.5, 80),
-    ("NVIDIA A40", None, 31.5, 84),
-    ("NVIDIA RTX A6000", None, 31.5, 84),
-    ("NVIDIA GeForce RTX 3090", None, 31.5, 82),
-    ("NVIDIA GeForce RTX 3090 Ti", None, 31.5, 84),
-    ("NVIDIA L4", None, 31.5, 58),
-    ("NVIDIA L40S", None, 31.5, 142),
-    ("NVIDIA RTX 6000 Ada Generation", None, 31.5, 142),
-    ("NVIDIA GeForce RTX 4090", None, 31.5, 128),
-    ("NVIDIA GeForce RTX 4090 D", None, 31.5, None),
-    ("NVIDIA H100 80GB HBM3", 450.0, 63.0, 132),
-    ("NVIDIA H100 PCIe", None, 63.0, 114),
-    ("NVIDIA H100 NVL", None, 63.0, 132),
-    ("NVIDIA H800", 200.0, 63.0, 132),
-    ("NVIDIA H20", 450.0, 63.0, 78),
-    ("NVIDIA H200", 450.0, 63.0, 132),
-    ("NVIDIA H200 NVL", None, 63.0, 132),
-    ("NVIDIA GH200 480GB", 450.0, None, 132),
-    ("NVIDIA B200", 900.0, 63.0, 148),
-    ("NVIDIA B300", 900.0, None, None),
-    ("NVIDIA GB200", 900.0, None, None),
-    ("NVIDIA GB300", 900.0, None, None),
-    ("NVIDIA GB10", None, None, 48),
-    ("NVIDIA GeForce RTX 5080", None, 63.0, 84),
-    ("NVIDIA GeForce RTX 5070 Ti", None, 63.0, 70),
-    ("NVIDIA GeForce RTX 5070", None, 63.0, 48),
-    ("AMD Instinct MI355X", None, 63.0, 256),
-    ("NVIDIA GeForce RTX 5090", None, 63.0, 170),
-    ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", None, 63.0, 188),
+    ("Tesla P100-SXM2-16GB", 80.0, 15.75, 56, 732),
+    ("Tesla P100-PCIE-16GB", None, 15.75, 56, 732),
+    ("Tesla P100-PCIE-12GB", None, 15.75, 56, None),
+    ("Tesla V100-SXM2-32GB", 150.0, 15.75, 80, 900),
+    ("Tesla V100-SXM3-32GB", 150.0, 15.75, 80, 900),
+    ("Tesla V100-PCIE-16GB", None, 15.75, 80, 900),
+    ("Quadro GV100", None, 15.75, 80, None),
+    ("Tesla T4", None, 15.75, 40, 320),
+    ("NVIDIA GeForce RTX 2080 Ti", None, 15.75, 68, 616),
+    ("Quadro RTX 6000", None, 15.75, None, None),
+    ("NVIDIA A100-SXM4-40GB", 300.0, 31.5, 108, 1555),
+    ("NVIDIA A100-SXM4-80GB", 300.0, 31.5, 108, 2039),
+    ("NVIDIA A100-PCIE-40GB", None, 31.5, 108, 1555),
+    ("NVIDIA A100 80GB PCIe", None, 31.5, 108, 1935),
+    ("NVIDIA A800-SXM4-80GB", 200.0, 31.5, 108, 2039),
+    ("NVIDIA A800-SXM4-40GB", 200.0, 31.5, 108, 1555),
+    ("NVIDIA A100-SXM-64GB", None, 31.5, 108, None),
+    ("NVIDIA A30", None, 31.5, 56, 933),
+    ("NVIDIA A10", None, 31.5, 72, 600),
+    ("NVIDIA A10G", None, 31.5, 80, 600),
+    ("NVIDIA A40", None, 31.5, 84, 696),
+    ("NVIDIA RTX A6000", None, 31.5, 84, 768),
+    ("NVIDIA GeForce RTX 3090", None, 31.5, 82, 936),
+    ("NVIDIA GeForce RTX 3090 Ti", None, 31.5, 84, 1008),
+    ("NVIDIA L4", None, 31.5, 58, 300),
+    ("NVIDIA L40S", None, 31.5, 142, 864),
+    ("NVIDIA RTX 6000 Ada Generation", None, 31.5, 142, 960),
+    ("NVIDIA GeForce RTX 4090", None, 31.5, 128, 1008),
+    ("NVIDIA GeForce RTX 4090 D", None, 31.5, None, None),
+    ("NVIDIA H100 80GB HBM3", 450.0, 63.0, 132, 3350),
+    ("NVIDIA H100 PCIe", None, 63.0, 114, 2000),
+    ("NVIDIA H100 NVL", None, 63.0, 132, 3938),
+    ("NVIDIA H800", 200.0, 63.0, 132, 3350),
+    ("NVIDIA H20", 450.0, 63.0, 78, 4000),
+    ("NVIDIA H200", 450.0, 63.0, 132, 4800),
+    ("NVIDIA H200 NVL", None, 63.0, 132, 4800),
+    ("NVIDIA GH200 480GB", 450.0, None, 132, None),
+    ("NVIDIA B200", 900.0, 63.0, 148, 8000),
+    ("NVIDIA B300", 900.0, None, None, None),
+    ("NVIDIA GB200", 900.0, None, None, 8000),
+    ("NVIDIA GB300", 900.0, None, None, None),
+    ("NVIDIA GB10", None, None, 48, 273),
+    ("NVIDIA GeForce RTX 5080", None, 63.0, 84, 960),
+    ("NVIDIA GeForce RTX 5070 Ti", None, 63.0, 70, 896),
+    ("NVIDIA GeForce RTX 5070", None, 63.0, 48, 672),
+    ("AMD Instinct MI355X", None, 63.0, 256, 8000),
+    ("NVIDIA GeForce RTX 5090", None, 63.0, 170, 1792),
+    ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", None, 63.0, 188, None),
 ]
 UNKNOWN = [
     None,
@@ -65,11 +76,13 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize(("gpu", "nvlink", "pcie", "num_sms"), KNOWN)
-def test_known_boards(gpu: str, nvlink: float | None, pcie: float | None, num_sms: int) -> None:
+@pytest.mark.parametrize(("gpu", "nvlink", "pcie", "num_sms", "memory"), KNOWN)
+def test_known_boards(
+    gpu: str, nvlink: float | None, pcie: float | None, num_sms: int, memory: float | None
+) -> None:
     found = board(gpu)
     assert found is not None
-    assert found.num_sms == num_sms
+    assert (found.num_sms, peak_memory_gb_per_s(gpu)) == (num_sms, memory)
     rates = peaks(gpu)
     assert (rates.nvlink, rates.pcie, rates.network) == (nvlink, pcie, None)
     assert rates.is_assumed("pcie") == (pcie is not None)
@@ -88,7 +101,8 @@ def test_every_pattern_is_met_by_a_name_that_no_earlier_one_takes() -> None:
     names += ["NVIDIA H800 PCIe", "NVIDIA H800 NVL", "NVIDIA RTX A5000", "NVIDIA GeForce RTX 5080"]
     names += ["NVIDIA L40", "NVIDIA GB300", "Tesla V100S-PCIE-32GB"]
     names += [
-        f"AMD Instinct {name}" for name in ("MI350X", "MI100", "MI210", "MI250X", "MI300X VF")
+        f"AMD Instinct {name}"
+        for name in ("MI350X", "MI100", "MI210", "MI250X", "MI300X VF", "MI325X")
     ]
     assert {id(board(name)) for name in names if board(name)} == {
         id(known_board) for known_board in BOARDS

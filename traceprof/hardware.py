@@ -52,6 +52,8 @@ class Board(Record, frozen=True):
     num_sms: int | None
     # of its arithmetic; None if the name covers several, or no data sheet was found
     rates: Rates | None = None
+    # GB/s of its memory, by data sheets; None if the name covers several
+    memory: float | None = None
 
 
 _H100_SXM = Rates(67, 494.7, 989.4, 989.4, 1979)
@@ -64,96 +66,66 @@ _MI300 = Rates(163.4, 653.7, 1307.4, 1307.4, 2614.9)
 BOARDS: tuple[Board, ...] = (
     # Laptops wire 4, 8 or 16 lanes; a MIG slice has no NVLink and shares the slot.
     Board(r"\bLaptop\b|\bMax-Q\b|\bMIG\b", None, None, None),
-    Board(r"GB200", 900.0, None, None, Rates(80, 1250, 2500, 2500, 5000, 10000)),
+    Board(r"GB200", 900.0, None, None, Rates(80, 1250, 2500, 2500, 5000, 10000), 8000),
     Board(r"GB300", 900.0, None, None, Rates(80, 1250, 2500, 2500, 5000, 15000)),
     Board(r"B300", 900.0, None, None, Rates(75, 1125, 2250, 2250, 4500, 13125)),
-    Board(r"B200", 900.0, 5, 148, Rates(75, 1125, 2250, 2250, 4500, 9000)),
-    Board(r"GB10\b", None, None, 48),
+    Board(r"B200", 900.0, 5, 148, Rates(75, 1125, 2250, 2250, 4500, 9000), 8000),
+    Board(r"GB10\b", None, None, 48, None, 273),
     Board(r"GH200", 450.0, None, 132, _H100_SXM),
-    Board(r"H100 PCIe", None, 5, 114, _H100_PCIE),
-    Board(r"H[12]00 NVL", None, 5, 132, _H100_NVL),
-    Board(r"H800 NVL", None, 5, 132),
-    Board(r"H800 PCIe", None, 5, None, _H100_PCIE),
-    Board(r"H800", 200.0, 5, 132, _H100_SXM),
-    Board(r"H200|H100 .*HBM3|H100 SXM", 450.0, 5, 132, _H100_SXM),
-    Board(r"H20\b", 450.0, 5, 78, Rates(44, 74, 148, 148, 296)),
-    Board(r"A800-SXM4", 200.0, 4, 108, _A100),
-    Board(r"A100-SXM4", 300.0, 4, 108, _A100),
+    Board(r"H100 PCIe", None, 5, 114, _H100_PCIE, 2000),
+    Board(r"H100 NVL", None, 5, 132, _H100_NVL, 3938),
+    Board(r"H200 NVL", None, 5, 132, _H100_NVL, 4800),
+    Board(r"H800 NVL", None, 5, 132, None, 3938),
+    Board(r"H800 PCIe", None, 5, None, _H100_PCIE, 2000),
+    Board(r"H800", 200.0, 5, 132, _H100_SXM, 3350),
+    Board(r"H200", 450.0, 5, 132, _H100_SXM, 4800),
+    Board(r"H100 .*HBM3|H100 SXM", 450.0, 5, 132, _H100_SXM, 3350),
+    Board(r"H20\b", 450.0, 5, 78, Rates(44, 74, 148, 148, 296), 4000),
+    Board(r"A800-SXM4-80GB", 200.0, 4, 108, _A100, 2039),
+    Board(r"A800-SXM4-40GB", 200.0, 4, 108, _A100, 1555),
+    Board(r"A100-SXM4-80GB", 300.0, 4, 108, _A100, 2039),
+    Board(r"A100-SXM4-40GB", 300.0, 4, 108, _A100, 1555),
+    Board(r"A[18]00 80GB PCIe", None, 4, 108, _A100, 1935),
+    Board(r"A[18]00\b.*40GB", None, 4, 108, _A100, 1555),
     Board(r"A[18]00\b", None, 4, 108, _A100),
-    Board(r"V100-SXM[23]", 150.0, 3, 80, Rates(15.7, None, 125, None, None)),
-    Board(r"V100S", None, 3, 80, Rates(16.4, None, 130, None, None)),
-    Board(r"V100\b", None, 3, 80, Rates(14, None, 112, None, None)),
-    Board(r"P100-SXM2", 80.0, 3, 56),
+    Board(r"GV100", None, 3, 80),
+    Board(r"V100-SXM[23]", 150.0, 3, 80, Rates(15.7, None, 125, None, None), 900),
+    Board(r"V100S", None, 3, 80, Rates(16.4, None, 130, None, None), 1134),
+    Board(r"V100\b", None, 3, 80, Rates(14, None, 112, None, None), 900),
+    Board(r"P100-SXM2", 80.0, 3, 56, None, 732),
+    Board(r"P100\b.*16GB", None, 3, 56, None, 732),
     Board(r"P100\b", None, 3, 56),
-    Board(r"A30\b", None, 4, 56, Rates(10.3, 82, 165, 165, None)),
-    Board(r"A10\b", None, 4, 72, Rates(31.2, 62.5, 125, 125, None)),
-    Board(r"A10G\b", None, 4, 80),
-    Board(r"A40\b", None, 4, 84, Rates(37.4, 74.8, 149.7, 149.7, None)),
-    Board(r"RTX A6000", None, 4, 84, Rates(38.7, 77.4, 154.8, 154.8, None)),
+    Board(r"A30\b", None, 4, 56, Rates(10.3, 82, 165, 165, None), 933),
+    Board(r"A10\b", None, 4, 72, Rates(31.2, 62.5, 125, 125, None), 600),
+    Board(r"A10G\b", None, 4, 80, None, 600),
+    Board(r"A40\b", None, 4, 84, Rates(37.4, 74.8, 149.7, 149.7, None), 696),
+    Board(r"RTX A6000", None, 4, 84, Rates(38.7, 77.4, 154.8, 154.8, None), 768),
     Board(r"RTX A[45][05]00", None, 4, None),
-    Board(r"L40S\b", None, 4, 142, Rates(91.6, 183, 362, 362, 733)),
-    Board(r"L40\b", None, 4, 142, Rates(90.5, 90.5, 181, 181, 362)),
-    Board(r"RTX 6000 Ada", None, 4, 142, Rates(91.1, 182.1, 364.2, 364.2, 728.5)),
-    Board(r"L4\b", None, 4, 58, Rates(30.3, 60, 121, 121, 242)),
+    Board(r"L40S\b", None, 4, 142, Rates(91.6, 183, 362, 362, 733), 864),
+    Board(r"L40\b", None, 4, 142, Rates(90.5, 90.5, 181, 181, 362), 864),
+    Board(r"RTX 6000 Ada", None, 4, 142, Rates(91.1, 182.1, 364.2, 364.2, 728.5), 960),
+    Board(r"L4\b", None, 4, 58, Rates(30.3, 60, 121, 121, 242), 300),
     Board(r"RTX PRO 6000", None, 5, 188, Rates(125, 251, 503, 503, 1007, 2015)),
-    Board(r"RTX 5090", None, 5, 170, Rates(104.8, 104.8, 209.5, 209.5, 419, 1676)),
-    Board(r"RTX 5080", None, 5, 84, Rates(56.3, 56.3, 112.6, 112.6, 225.1, 900.4)),
-    Board(r"RTX 5070 Ti", None, 5, 70, Rates(43.9, 43.9, 87.9, 87.9, 175.8, 703)),
-    Board(r"RTX 5070", None, 5, 48, Rates(30.9, 30.9, 61.7, 61.7, 123.5, 494)),
-    Board(r"RTX 4090\b(?! D)", None, 4, 128, Rates(82.6, 82.6, 165.2, 165.2, 330.3)),
-    Board(r"RTX 3090 Ti", None, 4, 84, Rates(40, 40, 80, 80, None)),
-    Board(r"RTX 3090", None, 4, 82, Rates(35.6, 35.6, 71, 71, None)),
+    Board(r"RTX 5090\b(?! D)", None, 5, 170, Rates(104.8, 104.8, 209.5, 209.5, 419, 1676), 1792),
+    Board(r"RTX 5080", None, 5, 84, Rates(56.3, 56.3, 112.6, 112.6, 225.1, 900.4), 960),
+    Board(r"RTX 5070 Ti", None, 5, 70, Rates(43.9, 43.9, 87.9, 87.9, 175.8, 703), 896),
+    Board(r"RTX 5070", None, 5, 48, Rates(30.9, 30.9, 61.7, 61.7, 123.5, 494), 672),
+    Board(r"RTX 4090\b(?! D)", None, 4, 128, Rates(82.6, 82.6, 165.2, 165.2, 330.3), 1008),
+    Board(r"RTX 3090 Ti", None, 4, 84, Rates(40, 40, 80, 80, None), 1008),
+    Board(r"RTX 3090", None, 4, 82, Rates(35.6, 35.6, 71, 71, None), 936),
     # The 3050, 4050, 4060, 5050 and 5060 have eight lanes: x16 would be a wrong guess.
     Board(r"RTX (?:30[678]0|40[789]0)", None, 4, None),
-    Board(r"\bT4\b", None, 3, 40, Rates(8.1, None, 65, None, None)),
-    Board(r"RTX 2080 Ti", None, 3, 68, Rates(14.2, None, 56.9, None, None)),
+    Board(r"\bT4\b", None, 3, 40, Rates(8.1, None, 65, None, None), 320),
+    Board(r"RTX 2080 Ti", None, 3, 68, Rates(14.2, None, 56.9, None, None), 616),
     Board(r"Quadro RTX [5-8]000", None, 3, None),
-    Board(r"MI355X", None, 5, 256, Rates(157.3, None, 2516.6, 2516.6, 5033.2, 10066.3)),
-    Board(r"MI350X", None, 5, 256, Rates(144.2, None, 2306.9, 2306.9, 4613.7, 9227.5)),
-    Board(r"MI3(?:00X|25X)", None, 5, 304, _MI300),
-    Board(r"MI250X", None, None, 110, Rates(47.9, None, 191.5, 191.5, None)),
-    Board(r"MI210", None, 4, 104, Rates(45.3, None, 181, 181, None)),
-    Board(r"MI100", None, 4, 120, Rates(46.1, None, 184.6, 92.3, None)),
-)
-
-
-# GB/s of a GPU's memory, by data sheets; the first matching pattern counts. Boards of several
-# memories under one name are left out.
-_MEMORY: tuple[tuple[str, float | None], ...] = (
-    (r"\bLaptop\b|\bMax-Q\b|\bMIG\b|GH200|B300|PRO 6000", None),
-    (r"B200", 8000),
-    (r"H20\b", 4000),
-    (r"H200", 4800),
-    (r"H[18]00 NVL", 3938),
-    (r"H[18]00 PCIe", 2000),
-    (r"H800|H100 .*HBM3|H100 SXM", 3350),
-    (r"A[18]00-SXM4-80GB", 2039),
-    (r"A[18]00 80GB PCIe", 1935),
-    (r"A[18]00\b.*40GB", 1555),
-    (r"V100S", 1134),
-    (r"V100\b", 900),
-    (r"P100\b.*16GB", 732),
-    (r"A30\b", 933),
-    (r"A10G?\b", 600),
-    (r"A40\b", 696),
-    (r"RTX A6000", 768),
-    (r"L40S?\b", 864),
-    (r"RTX 6000 Ada", 960),
-    (r"L4\b", 300),
-    (r"RTX 5090\b(?! D)", 1792),
-    (r"RTX 4090\b|RTX 3090 Ti", 1008),
-    (r"RTX 3090\b", 936),
-    (r"\bT4\b", 320),
-    (r"RTX 2080 Ti", 616),
-    (r"GB10\b", 273),
-    (r"RTX 5080", 960),
-    (r"RTX 5070 Ti", 896),
-    (r"RTX 5070", 672),
-    (r"MI35[05]X", 8000),
-    (r"MI325X", 6000),
-    (r"MI300X", 5300),
-    (r"MI2(?:50X|10)", 1638.4),  # of the MI250X one of two dies, which is a device
-    (r"MI100", 1228.8),
+    Board(r"MI355X", None, 5, 256, Rates(157.3, None, 2516.6, 2516.6, 5033.2, 10066.3), 8000),
+    Board(r"MI350X", None, 5, 256, Rates(144.2, None, 2306.9, 2306.9, 4613.7, 9227.5), 8000),
+    Board(r"MI325X", None, 5, 304, _MI300, 6000),
+    Board(r"MI300X", None, 5, 304, _MI300, 5300),
+    # Of the MI250X one of two dies is a device.
+    Board(r"MI250X", None, None, 110, Rates(47.9, None, 191.5, 191.5, None), 1638.4),
+    Board(r"MI210", None, 4, 104, Rates(45.3, None, 181, 181, None), 1638.4),
+    Board(r"MI100", None, 4, 120, Rates(46.1, None, 184.6, 92.3, None), 1228.8),
 )
 
 
@@ -206,9 +178,8 @@ def peak_flops_per_s(
 
 def peak_memory_gb_per_s(gpu: str | None) -> float | None:
     """Return the peak rate of a GPU's memory; None if that is unknown."""
-    return next(
-        (rate for pattern, rate in _MEMORY if re.search(pattern, gpu or "", re.IGNORECASE)), None
-    )
+    known = board(gpu)
+    return None if known is None else known.memory
 
 
 def peaks(gpu: str | None, overrides: Mapping[str, float] | None = None) -> Peaks:
