@@ -303,10 +303,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         kernels.start_ns.take(kernel), np.minimum(kernels.ends(kernel), window.end_ns)
     )
     slowed = _slowed_of(rank, chosen, beside)
-    num_elsewhere, num_unknown = slowed.num_elsewhere, slowed.num_unknown
-    kernel, at_most_ns = slowed.kernel, slowed.at_most_ns
-    at_most = _at_most(rank, kernel, at_most_ns)
-    per_step_at_most_ns = min(covered_in_mean(rank, window, one) for one in (at_most, hidden))
+    at_most = _at_most(rank, slowed)
     comparison, signatures = slowdowns(rank, compared, chosen)
     tails = _last_parts(rank, compared, chosen, window)
     by_name = _by_name(rank, beside, chosen)
@@ -329,9 +326,9 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         assumed=assumed,
         assumed_ns=min(assumed_ns, assumed.sure_excess_ns),
         hidden_ns=hidden.measure_ns,
-        per_step_at_most_ns=per_step_at_most_ns,
-        num_elsewhere=num_elsewhere,
-        num_unknown=num_unknown,
+        per_step_at_most_ns=min(covered_in_mean(rank, window, one) for one in (at_most, hidden)),
+        num_elsewhere=slowed.num_elsewhere,
+        num_unknown=slowed.num_unknown,
         num_sms_taken=int(sms[(len(sms) - 1) // 2]) if len(sms) else None,
         max_sms_taken=int(sms[-1]) if len(sms) else None,
         num_sms=known.num_sms if known else None,
@@ -346,8 +343,8 @@ def findings(result: OverlapSlowdownResult) -> list[f.Finding | f.NotApplicable]
     assumed_ns = result.assumed_ns if _is_beyond_chance(assumed) else 0
     impact = min(measured_ns + assumed_ns, result.window_ns)
     severity = f.severity_of_cost(f.share(impact, result.window_ns))
-    slowdown = comparison.slowdown if measured_ns else assumed.slowdown
-    if severity is None or slowdown is None:
+    compared = comparison if measured_ns else assumed
+    if severity is None or compared.slowdown is None:
         missing = _missing(result)
         return [] if missing is None else [missing]
     if assumed_ns > measured_ns:
@@ -355,17 +352,17 @@ def findings(result: OverlapSlowdownResult) -> list[f.Finding | f.NotApplicable]
     elif result.net_gain_ns > 0:
         severity = min(severity, f.Severity.MEDIUM)
     metrics = OverlapSlowdownMetrics(
-        slowdown=slowdown,
+        slowdown=compared.slowdown,
         excess_ns=comparison.excess_ns if measured_ns else 0,
         assumed_excess_ns=assumed.excess_ns if assumed_ns else 0,
         num_assumed=assumed.num_overlapped if assumed_ns else 0,
         num_overlapped=comparison.num_overlapped,
-        num_alone=comparison.num_alone if measured_ns else assumed.num_alone,
+        num_alone=compared.num_alone,
         matched_fraction=result.matched_fraction,
         num_disturbed=result.num_disturbed,
         communication_slowdown=None,
-        sure_slowdown=(comparison if measured_ns else assumed).sure_slowdown,
-        noise_ns=round((comparison if measured_ns else assumed).noise_ns),
+        sure_slowdown=compared.sure_slowdown,
+        noise_ns=round(compared.noise_ns),
         hidden_ns=result.hidden_ns,
         net_gain_ns=result.hidden_ns - measured_ns - assumed_ns,
         num_sms_taken=result.num_sms_taken,
@@ -418,13 +415,10 @@ def _by_name(rank: Rank, beside: BesideCommunication, chosen: Int64) -> Compared
     )
 
 
-def _at_most(rank: Rank, kernel: Int64, at_most_ns: Int64) -> Intervals:
-    """Return the last part of each operation, as much as communication beside it costs at most.
-
-    `at_most_ns`: how much longer each of these kernels beside communication becomes at most.
-    """
+def _at_most(rank: Rank, slowed: SlowedKernels) -> Intervals:
+    """Return the last part of each operation, as much as communication beside it costs at most."""
     kernels, copies, _, graphs = rank.operations.groups
-    ends, lost = [kernels.ends(kernel)], [at_most_ns]
+    ends, lost = [kernels.ends(slowed.kernel)], [slowed.at_most_ns]
     own = np.flatnonzero(~rank.is_peer_copy)
     for start_ns, end_ns in (
         (copies.start_ns[own], copies.ends(own)),
