@@ -314,11 +314,6 @@ def test_pages_move_while_unified_memory_is_set(tmp_path: Path) -> None:
     assert "100 ns of unified memory" in findings_of(path)[0].title
 
 
-def test_hidden_copies_make_no_finding(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 200, GEMM).memcpy(10, 190, stream=9).memcpy(199, 201)
-    assert findings_of(builder.write(tmp_path)) == []
-
-
 def test_the_cost_that_pageable_copy_counts_too_is_told(tmp_path: Path) -> None:
     # GPU   |= kernel =|    |== copy ==|             0-100, 150-250
     #                           |= kernel =======|   200-400

@@ -369,32 +369,19 @@ def test_records_count_before_inference(tmp_path: Path) -> None:
     builder = TraceBuilder()
     planted(builder, CAP + 100)
     builder.memcpy(6_000_000, 8_000_000, "DtoD", stream=9, tid=5, launch=(0, 5_000))
-    columns = {"start": 5_000_000, "end": 15_000_000, "overheadType": 8, "eventClass": 103}
-    builder.raw(
-        "CUPTI_ACTIVITY_KIND_OVERHEAD", globalTid=global_tid(), correlationId=900, nameId=1,
-        **columns,
-    )  # fmt: skip
-    path = builder.write(tmp_path)
-    assert_agreement(path)
-    finding = only_finding(judged(path))
-    assert finding.metrics["source"] == "overhead-records"
-    assert (finding.metrics["stall_ns"], finding.metrics["num_stalls"]) == (10_000_000, 1)
-    # All of these 10 ms but for 99 pauses of 1 us; the copy took less.
-    assert (finding.metrics["holder"], finding.metrics["holder_ns"]) == ("gemm", 9_901_000)
-    assert " behind gemm; " in finding.title
-
-
-def test_records_of_stalls_come_in_any_order(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    planted(builder, CAP + 100)
-    for start, end in ((9_000_000, 9_500_000), (5_000_000, 7_000_000)):
+    for start, end in ((9_000_000, 15_000_000), (5_000_000, 9_000_000)):  # in any order
         builder.raw(
             "CUPTI_ACTIVITY_KIND_OVERHEAD", globalTid=global_tid(), correlationId=900, nameId=1,
             start=start, end=end, overheadType=8, eventClass=103,
         )  # fmt: skip
-    stalls = results(builder.write(tmp_path))[0].stalls
-    spans = list(zip(stalls.start_ns.tolist(), stalls.end_ns.tolist(), strict=True))
-    assert spans == [(5_000_000, 7_000_000), (9_000_000, 9_500_000)]
+    path = builder.write(tmp_path)
+    assert_agreement(path)
+    finding = only_finding(judged(path))
+    assert finding.metrics["source"] == "overhead-records"
+    assert (finding.metrics["stall_ns"], finding.metrics["num_stalls"]) == (10_000_000, 2)
+    # All of these 10 ms but for 99 pauses of 1 us; the copy took less.
+    assert (finding.metrics["holder"], finding.metrics["holder_ns"]) == ("gemm", 9_901_000)
+    assert " behind gemm; " in finding.title
 
 
 def test_deep_queues_without_long_launches_are_silent(tmp_path: Path) -> None:

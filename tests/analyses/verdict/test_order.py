@@ -131,13 +131,6 @@ def test_a_part_says_of_what_and_stands_before_it_where_both_gain_as_much() -> N
     assert parts == {("host-sync", 0): "gpu-idle"}
 
 
-@pytest.mark.parametrize("saving", [replayed(12, 11, 13), Saving.at_most(900, "x"), None])
-def test_a_gain_changes_no_severity(saving: Saving | None) -> None:
-    for severity in Severity:
-        (finding,) = in_order([made("host-sync", saving, severity=severity)], STEP_NS)
-        assert finding.severity is severity
-
-
 @cache
 def _causes(path: Path) -> tuple[str, ...]:
     headline = analyze_reports([path]).headline
