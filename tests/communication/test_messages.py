@@ -292,19 +292,25 @@ def test_calls_without_any_closed_launch_range(tmp_path: Path) -> None:
     assert (found.bytes.tolist(), found.has_call.tolist()) == ([-1], [False])
 
 
-@pytest.mark.parametrize("missing", ["NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME"])
-def test_tables_that_are_not_there(tmp_path: Path, missing: str) -> None:
+@pytest.mark.parametrize(
+    ("missing", "has_call", "size"),
+    [
+        (("NVTX_EVENTS",), False, -1),
+        (("CUPTI_ACTIVITY_KIND_RUNTIME",), False, -1),
+        (("NVTX_EVENTS", "domainId"), True, -1),
+        (("NVTX_EVENTS", "textId"), True, 4096),
+        (("NVTX_EVENTS", "text"), False, -1),
+        (("NVTX_EVENTS", "binaryData"), True, -1),
+        (("NVTX_EVENTS", "jsonText"), True, 4096),
+    ],
+)
+def test_tables_and_columns_that_are_not_there(
+    tmp_path: Path, missing: tuple[str, ...], has_call: bool, size: int
+) -> None:
     builder = prepare(TraceBuilder()).kernel(20, 30, ALL_REDUCE, launch=(3, 5))
     call(builder, "ncclAllReduce", 0, 10, 7, 4096)
-    found = one(builder.without(missing), tmp_path)
-    assert (found.bytes.tolist(), found.has_call.tolist()) == ([-1], [False])
-
-
-@pytest.mark.parametrize("column", ["domainId", "textId", "text", "binaryData", "jsonText"])
-def test_columns_that_are_not_there(tmp_path: Path, column: str) -> None:
-    builder = prepare(TraceBuilder()).kernel(20, 30, ALL_REDUCE, launch=(3, 5))
-    call(builder, "ncclAllReduce", 0, 10, 7, 4096)
-    assert len(one(builder.without("NVTX_EVENTS", column), tmp_path)) == 1
+    found = one(builder.without(*missing), tmp_path)
+    assert (found.has_call.tolist(), found.bytes.tolist()) == ([has_call], [size])
 
 
 def test_a_text_where_a_time_belongs_is_damage(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from sample_traces.simulator import simulate_scenario
 from tests.support.changes import split_by_process
 from tests.support.selection import long_after
 from tests.support.traces import CPU_SAMPLE, SAMPLE_FOLDER
@@ -43,15 +42,6 @@ def assert_same_waits(path: Path, folder: Path) -> list[dict[str, int]]:
 @pytest.mark.parametrize("sample", long_after(1, WITH_WAITS))
 def test_one_report_tells_the_waits_of_several(sample: str, tmp_path: Path) -> None:
     assert assert_same_waits(SAMPLE_FOLDER / f"{sample}.sqlite", tmp_path / "parts")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("version", long_after(1, ["2.9.1", "3.7.2"]))
-@pytest.mark.parametrize("scenario", long_after(1, ["nccl-serialization", "launch-queue-stall"]))
-def test_also_in_older_schemas(scenario: str, version: str, tmp_path: Path) -> None:
-    path = tmp_path / "whole.sqlite"
-    simulate_scenario(scenario, path, seed=3, schema_version=version)
-    assert assert_same_waits(path, tmp_path / "parts")
 
 
 def test_the_text_shows_who_waited_for_whom_in_one_report() -> None:

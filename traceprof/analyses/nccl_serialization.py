@@ -89,7 +89,8 @@ class SerializationResult(CostResult, frozen=True):
 def run(rank: Rank, window: Window) -> SerializationResult:
     """Measure the waits of the communication kernels that start in the window."""
     queue = queueing.queue_of(rank)
-    inside = window.holds_start(queue.start_ns)
+    kernels = queue.kernels
+    inside = window.holds_start(kernels.start_ns)
     blocked = inside & (queue.blocked_ns > 0)
     independent, dependent = (
         blocked & (queue.independence == independence)
@@ -98,15 +99,15 @@ def run(rank: Rank, window: Window) -> SerializationResult:
     exposed = window.clip(rank.exposed)
     avoidable = intervals.intersect(queue.waits(blocked & ~dependent), exposed)
 
-    on_compute = inside & is_in(queue.stream, queueing.compute_streams(rank))
-    ran_there = intervals.union(queue.start_ns[on_compute], queue.end_ns[on_compute])
+    on_compute = inside & is_in(kernels.stream, queueing.compute_streams(rank))
+    ran_there = intervals.union(kernels.start_ns[on_compute], kernels.end_ns[on_compute])
     waited = window.clip(queue.waits(blocked))
 
     def total(chosen: Mask) -> int:
         return intervals.total(queue.blocked_ns[chosen])
 
     num_operations, num_blocked = int(inside.sum()), int(blocked.sum())
-    num_judged = int((inside & (queue.launch_ns != UNKNOWN)).sum())
+    num_judged = int((inside & (kernels.launch_ns != UNKNOWN)).sum())
     independent_ns = total(independent)
     known_ns = independent_ns + total(dependent)
     metrics = NcclSerializationMetrics(
@@ -130,12 +131,12 @@ def run(rank: Rank, window: Window) -> SerializationResult:
         independent_avoidable_ns=intervals.intersect(queue.waits(independent), exposed).measure_ns,
         chains=queueing.chains(rank, queue, blocked, avoidable),
         among_compute=queueing.among_compute(rank, queue, on_compute),
-        compute_streams=tuple(sorted({*queue.stream[on_compute].tolist()})),
+        compute_streams=tuple(sorted({*kernels.stream[on_compute].tolist()})),
         on_compute_stream=tuple(
             queue.sent.operations[kind]
             for kind in distinct_values(queue.sent.operation[on_compute]).tolist()
         ),
-        has_events=queue.has_events,
+        has_events=kernels.has_events,
     )
 
 

@@ -24,7 +24,6 @@ from traceprof.communication.readiness import (
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.rank import Rank, Window
-from traceprof.structs import Record
 from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.special_values import UNKNOWN
@@ -237,18 +236,12 @@ class Exposure(Rows, frozen=True):
     has_events: bool  # whether inputs are known from event records, not from the order of launches
 
 
-class Neighbours(Record, frozen=True):
-    """Exposed operations and their neighbours, int64[n] each: into all operations of the rank."""
+def exposure(rank: Rank, window: Window) -> tuple[Exposure, Int64]:
+    """Return a rank's exposed communication in a window, with reasons, and int64[3, n].
 
-    itself: Int64  # the exposed operation
-    input: Int64  # the operation that made its input, -1 for none
-    next_compute: Int64  # the next compute after its end, -1 for none
-
-
-def exposure(rank: Rank, window: Window) -> tuple[Exposure, Neighbours]:
-    """Return a rank's exposed communication in a window, with reasons, and its neighbours.
-
-    A `TraceFormatError` if the report is damaged.
+    These are the operation itself, that which made its input and the next compute after it, as
+    indices into all operations of the rank; -1 for none. A `TraceFormatError` if the report is
+    damaged.
     """
     ready = readiness(rank)
     order = np.lexsort((ready.end_ns, ready.start_ns))
@@ -280,7 +273,7 @@ def exposure(rank: Rank, window: Window) -> tuple[Exposure, Neighbours]:
         is_judged=is_judged,
         has_events=ready.has_events,
     )
-    return exposed_operations, Neighbours(ready.index[operations], ready.input[operations], after)
+    return exposed_operations, np.stack((ready.index[operations], ready.input[operations], after))
 
 
 def _owned(start_ns: Int64, end_ns: Int64, window: Window) -> tuple[Int64, Int64]:

@@ -396,27 +396,20 @@ class Independence(IntEnum):
 
 
 class Queue(Record, frozen=True):
-    """The communication kernels of a rank in order of start, int64[n] each."""
+    """The communication kernels of a rank in order of start."""
 
     sent: Messages  # their messages
-    start_ns: Int64  # when each started
-    end_ns: Int64  # when each ended
-    stream: Int64  # the stream of each
-    launch_ns: Int64  # when its launch returned, -1 if that is not in the capture
-    ready_ns: Int64  # when it was launched and its input was there, -1 without a launch
-    before: Int64  # the one before it on its stream, -1 for none
-    blocked_ns: Int64  # how long it was ready and waited behind those before it
+    kernels: Readiness  # of the kernels alone
+    blocked_ns: Int64  # how long each was ready and waited behind those before it
     queued_ns: Int64  # how long it was launched and waited behind them, ready or not
     independence: Int64  # whether it is independent of the one before it, values of `Independence`
-    covered: Mapping[int, Intervals]  # when communication kernels ran, by stream
-    has_events: bool  # whether inputs are known from event records, not from the order of launches
 
     def waits(self, chosen: Mask) -> Intervals:
         """Return when any of these was ready and waited."""
-        pieces = [intervals.empty()]
-        for stream, covered in self.covered.items():
-            here = chosen & (self.stream == stream)
-            ready = intervals.union(self.ready_ns[here], self.start_ns[here])
+        pieces, kernels = [intervals.empty()], self.kernels
+        for stream, covered in kernels.covered.items():
+            here = chosen & (kernels.stream == stream)
+            ready = intervals.union(kernels.ready_ns[here], kernels.start_ns[here])
             pieces.append(intervals.intersect(ready, covered))
         return intervals.merge(*pieces)
 
@@ -424,22 +417,13 @@ class Queue(Record, frozen=True):
 def queue_of(rank: Rank) -> Queue:
     """Return the communication kernels of a rank, with their waits."""
     sent, ready = messages(rank), readiness(rank)
-    kernels = slice(0, ready.num_kernels)
-    before = ready.before[kernels]
-    return Queue(
-        sent,
-        ready.start_ns[kernels],
-        ready.end_ns[kernels],
-        ready.stream[kernels],
-        ready.launch_ns[kernels],
-        ready.ready_ns[kernels],
-        before,
-        np.where(ready.follows, ready.behind_ns(ready.ready_ns), 0)[kernels],
-        np.where(ready.follows, ready.behind_ns(ready.launch_ns), 0)[kernels],
-        independence_of(sent, before),
-        ready.covered,
-        ready.has_events,
+    kernels = ready.chosen(slice(ready.num_kernels))
+    blocked_ns, queued_ns = (
+        np.where(kernels.follows, kernels.behind_ns(since), 0)
+        for since in (kernels.ready_ns, kernels.launch_ns)
     )
+    independence = independence_of(sent, kernels.before)
+    return Queue(sent, kernels, blocked_ns, queued_ns, independence)
 
 
 def independence_of(sent: Messages, before: Int64) -> Int64:
@@ -478,17 +462,18 @@ def compute_streams(rank: Rank) -> Int64:
 
 def chains(rank: Rank, queue: Queue, blocked: Mask, avoidable: Intervals) -> tuple[Evidence, ...]:
     """Return chains of kernels that waited behind each other: the costliest first, then longest."""
-    order = np.argsort(queue.stream, kind="stable")
+    kernels, ready_ns, start_ns = queue.kernels, queue.kernels.ready_ns, queue.kernels.start_ns
+    order = np.argsort(kernels.stream, kind="stable")
     waiting = order[blocked[order]]
     if len(waiting) == 0:
         return ()
     chain = np.cumsum(~blocked[order])[blocked[order]]  # equal if no free one is in between
     first = np.flatnonzero(np.append(True, chain[1:] != chain[:-1]))
     stop = np.append(first[1:], len(chain))
-    head = queue.before[waiting[first]]
-    start = np.maximum(np.minimum.reduceat(queue.ready_ns[waiting], first), queue.start_ns[head])
-    end = queue.start_ns[waiting[stop - 1]]
-    counted = intervals.covered_within(avoidable, queue.ready_ns[waiting], queue.start_ns[waiting])
+    head = kernels.before[waiting[first]]
+    start = np.maximum(np.minimum.reduceat(ready_ns[waiting], first), start_ns[head])
+    end = start_ns[waiting[stop - 1]]
+    counted = intervals.covered_within(avoidable, ready_ns[waiting], start_ns[waiting])
     counted[queue.independence[waiting] == Independence.DEPENDENT] = 0
     cost = np.add.reduceat(counted, first)
     worst = np.lexsort((start, start - end, -cost))[:MAX_EVIDENCE]
@@ -506,15 +491,15 @@ def chains(rank: Rank, queue: Queue, blocked: Mask, avoidable: Intervals) -> tup
 
 def among_compute(rank: Rank, queue: Queue, chosen: Mask) -> tuple[Evidence, ...]:
     """Return the longest of these kernels, which run on streams that compute."""
-    indices = np.flatnonzero(chosen)
-    length = queue.end_ns[indices] - queue.start_ns[indices]
+    kernels, indices = queue.kernels, np.flatnonzero(chosen)
+    length = kernels.end_ns[indices] - kernels.start_ns[indices]
     longest = indices[intervals.largest(length, MAX_EVIDENCE)]
     return tuple(
         Evidence(
-            int(queue.start_ns[index]),
-            int(queue.end_ns[index]),
+            int(kernels.start_ns[index]),
+            int(kernels.end_ns[index]),
             f"{_name(rank, queue.sent, index)}{queue.sent.peer_text(index)} on stream"
-            f" {queue.stream[index]}, which computes",
+            f" {kernels.stream[index]}, which computes",
         )
         for index in longest.tolist()
     )
@@ -522,7 +507,7 @@ def among_compute(rank: Rank, queue: Queue, chosen: Mask) -> tuple[Evidence, ...
 
 def _chain_text(rank: Rank, queue: Queue, chain: Sequence[int]) -> str:
     """Write a chain: `SendRecv to 2 behind SendRecv to 1 on stream 20`."""
-    sent = queue.sent
+    sent, kernels = queue.sent, queue.kernels
     if len(chain) > _MAX_NAMED:
         shown = [chain[-1], chain[-2], None, chain[0]]
     else:
@@ -538,7 +523,7 @@ def _chain_text(rank: Rank, queue: Queue, chain: Sequence[int]) -> str:
         needs_name = are_several and (not peer or sent.peer[index] == UNKNOWN)
         name = names[index] if needs_name else None
         texts.append(f"{_name(rank, sent, index)}{peer}{f' in {name}' if name else ''}")
-    return f"{' behind '.join(texts)} on stream {queue.stream[chain[0]]}"
+    return f"{' behind '.join(texts)} on stream {kernels.stream[chain[0]]}"
 
 
 def _name(rank: Rank, sent: Messages, index: int) -> str:

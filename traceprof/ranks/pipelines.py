@@ -466,7 +466,6 @@ class PipelineSchedule(Record, frozen=True):
     num_micro_batches: int | None  # of a step
     num_chunks: int | None  # parts of the model that each stage has
     micro_batch: tuple[Int64, ...]  # by stage int64[n], of each pass; -1 if that is unknown
-    chunk: tuple[Int64, ...]  # by stage int64[n], part of the model; -1 if unknown
 
     @property
     def ideal_fraction(self) -> float | None:
@@ -484,23 +483,18 @@ def schedule_of(pipeline: Pipeline, passes: Sequence[RankPasses]) -> PipelineSch
     num_micro_batches, num_chunks = _numbers(pipeline, stages)
     unknown = tuple(np.full(len(stage), _NONE, np.int64) for stage in stages)
     if num_micro_batches is None or num_chunks is None:
-        return PipelineSchedule(None, None, None, unknown, unknown)
+        return PipelineSchedule(None, None, None, unknown)
     if any((stage.kind == WEIGHTS).any() for stage in stages):
-        return PipelineSchedule("zero-bubble", num_micro_batches, num_chunks, unknown, unknown)
+        return PipelineSchedule("zero-bubble", num_micro_batches, num_chunks, unknown)
     for name in _NAMES:
         orders = _orders(name, len(stages), num_micro_batches, num_chunks)
         if orders is None:
             continue
         placed = [_placed(stage, order) for stage, order in zip(stages, orders, strict=True)]
-        if all(share >= _USUAL for *_, share in placed):
-            return PipelineSchedule(
-                name,
-                num_micro_batches,
-                num_chunks,
-                tuple(micro_batch for micro_batch, _, _ in placed),
-                tuple(chunk for _, chunk, _ in placed),
-            )
-    return PipelineSchedule(None, num_micro_batches, num_chunks, unknown, unknown)
+        if all(share >= _USUAL for _, share in placed):
+            numbers = tuple(micro_batch for micro_batch, _ in placed)
+            return PipelineSchedule(name, num_micro_batches, num_chunks, numbers)
+    return PipelineSchedule(None, num_micro_batches, num_chunks, unknown)
 
 
 def _orders(
@@ -518,20 +512,19 @@ def _orders(
     return [ORDERS[name](stage, num_stages, num_micro_batches) for stage in range(num_stages)]
 
 
-def _placed(stage: RankPasses, order: Sequence[Pass]) -> tuple[Int64, Int64, float]:
-    """Micro-batch and chunk of each pass, -1 if unknown, and the share of steps that fit."""
+def _placed(stage: RankPasses, order: Sequence[Pass]) -> tuple[Int64, float]:
+    """Micro-batch of each pass, -1 if unknown, and the share of steps that fit."""
     kinds = np.array([FORWARD if pass_.is_forward else BACKWARD for pass_ in order], np.int64)
-    numbers = np.array([(pass_.micro_batch, pass_.chunk) for pass_ in order], np.int64)
-    placed = np.full((len(stage), 2), _NONE, np.int64)
+    placed = np.full(len(stage), _NONE, np.int64)
     is_pass = (stage.kind != 0) & (stage.step >= 0)
     rows = np.flatnonzero(is_pass)
     limits = np.flatnonzero(np.append(True, np.diff(stage.step[rows]) != 0)) if len(rows) else rows
     fits = 0
     for place in np.split(rows, limits[1:]) if len(rows) else []:
         if len(place) == len(kinds) and (stage.kind[place] == kinds).all():
-            placed[place] = numbers
+            placed[place] = [pass_.micro_batch for pass_ in order]
             fits += 1
-    return placed[:, 0], placed[:, 1], fits / len(limits) if len(limits) else 0.0
+    return placed, fits / len(limits) if len(limits) else 0.0
 
 
 def _numbers(pipeline: Pipeline, stages: Sequence[RankPasses]) -> tuple[int | None, int | None]:

@@ -189,7 +189,7 @@ def exposed_operations(rank: Rank, window: Window) -> ExposedOperations:
     Raises:
         TraceFormatError: the report is damaged.
     """
-    exposed, neighbours = exposure(rank, window)
+    exposed, (itself, source, after) = exposure(rank, window)
     sent = messages(rank)
     is_kernel = exposed.kernel >= 0
     kind = np.full(len(exposed), len(sent.operations), np.int64)
@@ -197,9 +197,9 @@ def exposed_operations(rank: Rank, window: Window) -> ExposedOperations:
     return ExposedOperations(
         packed=Packed.of(exposed),
         kind=Names(pack(kind), (*sent.operations, PEER_COPY)),
-        name=operation_names(rank, neighbours.itself),
-        input=operation_names(rank, neighbours.input),
-        next_compute=operation_names(rank, neighbours.next_compute),
+        name=operation_names(rank, itself),
+        input=operation_names(rank, source),
+        next_compute=operation_names(rank, after),
         waiting=nothing_known(len(exposed), ALONE),
         has_others=bool(is_kernel.any()) and int(sent.world_size.max(initial=-1)) != 1,
         is_pipeline=bool(((sent.peer >= 0) | (sent.peer_in_communicator >= 0)).any()),
