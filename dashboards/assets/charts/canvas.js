@@ -1,9 +1,12 @@
 // @ts-check
 // A chart on its own canvas: its size, and its handling of pointer and keys.
 import { Note, make } from "../elements.js";
-import { FONT, arrow, listenToKeys } from "./frame.js";
+import { FONT } from "./frame.js";
 
 /** @import { Picture } from "./types.d.ts" */
+
+/** @type {Record<string, [number, number]>} */
+const ARROWS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }; // in rows and columns
 
 /**
  * Base of these charts; `Place` is a thing under the pointer, such as a cell.
@@ -32,7 +35,9 @@ export class CanvasChart {
       const place = this.picture.placeAt(event.offsetX, event.offsetY);
       if (place) this.picture.go(place);
     });
-    listenToKeys(this.canvas, (event) => this.#onKey(event));
+    this.canvas.addEventListener("keydown", (event) => {
+      if (!event.ctrlKey && !event.metaKey && !event.altKey && this.#onKey(event)) event.preventDefault();
+    });
   }
 
   get width() {
@@ -68,14 +73,17 @@ export class CanvasChart {
     else this.note.hide();
   }
 
-  /** @param {KeyboardEvent} event */
+  /**
+   * Let arrow keys move through the chart, and Enter act as a click; returns whether it was one of these.
+   * @param {KeyboardEvent} event
+   */
   #onKey({ key }) {
     const { picture } = this;
     if (key === "Enter") {
       if (this.at) picture.go(this.at);
       return true;
     }
-    const steps = arrow(key);
+    const steps = ARROWS[key];
     if (!steps) return false;
     this.at = picture.next(...steps);
     if (!this.at) return false;

@@ -1,5 +1,5 @@
 // @ts-check
-// Parts of all charts: keys, the note beside the pointer, and links to other pages.
+// Parts of all charts: colours, fonts and legends, and links to other pages.
 import { withTimes } from "../address.js";
 import { make } from "../elements.js";
 import { go } from "../navigation.js";
@@ -35,26 +35,6 @@ export function follow(row, column, base) {
 }
 
 export const FONT = "11px system-ui, 'Segoe UI', 'Liberation Sans', sans-serif";
-
-/**
- * The step of an arrow key, in rows and columns.
- * @param {string} key
- */
-export const arrow = (key) => /** @type {Record<string, [number, number]>} */ ({
-  ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0],
-})[key];
-
-/**
- * Let arrow keys move through a chart, and let Enter act as a click.
- * @param {HTMLElement} root
- * @param {(event: KeyboardEvent) => boolean} act returns whether it handled the key
- */
-export function listenToKeys(root, act) {
-  root.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (act(event)) event.preventDefault();
-  });
-}
 
 /** @param {(string | Node)[]} entries */
 export const legend = (entries) =>

@@ -1,13 +1,11 @@
 // @ts-check
 // Makes charts of the elements that dashboards/widgets/charts.py makes: their attribute `data-plots`
 // holds what to draw, and its `kind` names the chart.
-import { DEPTH } from "./depth.js";
 import { HeatChart } from "./heat.js";
 import { LanesChart } from "./lanes.js";
 import { MatrixChart } from "./matrix.js";
-import { RATES } from "./rates.js";
 import { stacksChart } from "./stacks.js";
-import { timeRows } from "./time_rows.js";
+import { DEPTH, RATES, timeRows } from "./time_rows.js";
 
 /** @import { Drawn, Mounted } from "./types.d.ts" */
 

@@ -1,16 +1,17 @@
 // @ts-check
-// Rows over one time axis: a drag chooses a range for all pages, a double click all of the time.
+// Rows over one time axis: rates of links against their peaks, and depths of launch queues, shaded where the
+// host was blocked. A drag chooses a range for all pages, a double click all of the time.
 import { withTime } from "../address.js";
 import { go } from "../navigation.js";
-import { legend } from "./frame.js";
+import { entry, legend, text } from "./frame.js";
 import { RowsChart } from "./rows.js";
 
-/** @import { Box, RowKind, TimeRow, Values } from "./types.d.ts" */
+/** @import { Box, DepthRow, RateRow, RowKind, TimeRow, Values } from "./types.d.ts" */
 
 const HEADROOM = 1.12;
 const MANY = 4; // rows, which are low
 const MIN_NS = 10; // shortest range to zoom to
-export const LIMIT = "#999999"; // its colour, light and dark
+const LIMIT = "#999999"; // its colour, light and dark
 
 /**
  * Draw values of pieces of time: a line that holds each until the next one.
@@ -19,7 +20,7 @@ export const LIMIT = "#999999"; // its colour, light and dark
  * @param {number[]} times where pieces begin, and the last one ends: seconds
  * @param {Values} values of the pieces
  */
-export function drawHeld(context, { x, y }, times, values) {
+function drawHeld(context, { x, y }, times, values) {
   context.beginPath();
   values.forEach((value, index) => {
     if (value === null) return;
@@ -39,7 +40,7 @@ export function drawHeld(context, { x, y }, times, values) {
  * @param {Values} values
  * @param {number[]} [below] 0 by default
  */
-export function fillHeld(context, { x, y }, times, values, below = []) {
+function fillHeld(context, { x, y }, times, values, below = []) {
   context.beginPath();
   values.forEach((value, index) => {
     if (value === null) return;
@@ -134,3 +135,108 @@ function drawLimit(context, { limit }, { left, width, y }) {
   context.lineTo(left + width, y(limit));
   context.stroke();
 }
+
+/**
+ * Starts of a row's pieces and the end of the last one: seconds.
+ * @param {RateRow} row
+ */
+export function limits({ start, end, mean }) {
+  const whole = end - start;
+  return Array.from({ length: mean.length + 1 }, (_, index) =>
+    (start + (whole * index) / mean.length) / 1e9);
+}
+
+/**
+ * @param {RateRow} row
+ * @param {number} index of the piece
+ */
+export function pieceLines(row, index) {
+  const at = limits(row)[index] ?? 0;
+  const value = (/** @type {number | null | undefined} */ rate) =>
+    (rate === null || rate === undefined ? "nothing" : `${text(rate)} ${row.unit}`);
+  return [
+    row.title,
+    `at ${at.toFixed(6)} s`,
+    `mean over time: ${value(row.mean[index])}`,
+    `${row.most_name}: ${value(row.most[index])}`,
+    ...(row.limit_text ? [row.limit_text] : []),
+  ];
+}
+
+/** @type {RowKind<RateRow>} */
+export const RATES = {
+  height: 78,
+  low: 44,
+  counts: false,
+  legend: () => ["▂ mean over time", "┄ while it was busy", "╌ peak"],
+  top: ({ most }) => most.reduce((/** @type {number} */ top, rate) => Math.max(top, rate ?? 0), 0),
+  times: limits,
+  lines: pieceLines,
+  paint(context, row, box) {
+    context.fillStyle = `${row.color}59`;
+    fillHeld(context, box, limits(row), row.mean);
+    context.strokeStyle = row.color;
+    context.lineWidth = 1.4;
+    drawHeld(context, box, limits(row), row.mean);
+    context.lineWidth = 1;
+    context.setLineDash([2, 2]);
+    drawHeld(context, box, limits(row), row.most);
+  },
+};
+
+const [FAINT, STRONG] = [0.08, 0.35]; // opacity of a piece that is blocked briefly, and of one that is blocked throughout
+const seconds = (/** @type {DepthRow} */ { times }) => times.map((time) => time / 1e9);
+
+/**
+ * @param {DepthRow} row
+ * @param {number} index of the piece
+ */
+export function depthLines({ title, times, least, most, limit_text, blocked }, index) {
+  const [start, end] = [times[index] ?? 0, times[index + 1] ?? 0];
+  const [low, high] = [least[index] ?? 0, most[index] ?? 0];
+  const stall = blocked.starts.findLastIndex((begin) => begin < Math.max(end, start + 1));
+  const isBlocked = stall !== -1 && (blocked.ends[stall] ?? 0) > start;
+  return [
+    title,
+    `at ${(start / 1e9).toFixed(6)} s`,
+    `${low < high ? `${low} to ${high}` : high} launches pending`,
+    ...(isBlocked ? [`host blocked in a launch for ${(100 * (blocked.shares[stall] ?? 0)).toFixed(1)} % of this time`] : []),
+    ...(limit_text ? [limit_text] : []),
+  ];
+}
+
+/** @type {RowKind<DepthRow>} */
+export const DEPTH = {
+  height: 100,
+  low: 50,
+  counts: true,
+  legend(rows) {
+    const [{ color, blocked_color }] = /** @type {[DepthRow]} */ (rows);
+    const isRange = rows.some(({ least, most }) => least.some((low, index) => low < (most[index] ?? low)));
+    const isBlocked = rows.some(({ blocked }) => blocked.starts.length > 0);
+    const hasLimit = rows.some(({ limit }) => limit !== null);
+    return [
+      entry("▬", color, isRange ? "launches pending, least to most" : "launches pending"),
+      ...(isBlocked ? [entry("■", `${blocked_color}80`, "host blocked in a launch")] : []),
+      ...(hasLimit ? [entry("╌", LIMIT, "limit")] : []),
+    ];
+  },
+  top: ({ most }) => most.reduce((top, depth) => Math.max(top, depth), 1),
+  times: seconds,
+  lines: depthLines,
+  paint(context, row, box) {
+    const { blocked, blocked_color, color, least, most } = row;
+    context.fillStyle = blocked_color;
+    blocked.starts.forEach((start, index) => {
+      const [left, right] = [box.x(start / 1e9), box.x((blocked.ends[index] ?? start) / 1e9)];
+      context.globalAlpha = FAINT + (STRONG - FAINT) * (blocked.shares[index] ?? 0);
+      context.fillRect(left, box.top, right - left, box.height);
+    });
+    context.globalAlpha = 1;
+    context.fillStyle = `${color}40`;
+    fillHeld(context, box, seconds(row), most, least);
+    context.strokeStyle = color;
+    context.lineWidth = 1.2;
+    drawHeld(context, box, seconds(row), most);
+  },
+};

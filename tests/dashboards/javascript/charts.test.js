@@ -1,13 +1,11 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { cellLines, scaleEnds, strength } from "../../../dashboards/assets/charts/heat.js";
-import { depthLines } from "../../../dashboards/assets/charts/depth.js";
 import { extent } from "../../../dashboards/assets/charts/lanes.js";
 import { pairLines, ranksOf } from "../../../dashboards/assets/charts/matrix.js";
-import { limits, pieceLines } from "../../../dashboards/assets/charts/rates.js";
 import { barLines, nearest, wholeRange } from "../../../dashboards/assets/charts/stacks.js";
 import { decimalTexts, linearTicks, logTicks } from "../../../dashboards/assets/charts/ticks.js";
-import { pieceAt, scaleOf, sharedTime, withPiece } from "../../../dashboards/assets/charts/time_rows.js";
+import { depthLines, limits, pieceAt, pieceLines, scaleOf, sharedTime, withPiece } from "../../../dashboards/assets/charts/time_rows.js";
 
 test("a bar says its parts from the top and the range of its steps", () => {
   const row = {
