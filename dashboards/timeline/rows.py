@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dashboards.clock import OWN, RankClock
 from traceprof import intervals
-from traceprof.intervals import Float64, Int64, even_limits
+from traceprof.intervals import Int64, even_limits
 from traceprof.trace.model.operations import PERCENT, LinkSamples
 from traceprof.units import counted, three_digits
 
@@ -207,29 +207,16 @@ class Samples:
         way = _WAYS.get(self.of.direction, self.of.direction)
         return f"{name}, {way} · to {self._text(self.top)}"
 
-    @cached_property
-    def _integral(self) -> Float64:
-        """The sum of value times length of the samples before each, float64[n + 1]."""
-        integral = np.zeros(len(self.of.value) + 1)
-        np.cumsum(self.of.value * (self.of.end_ns - self.of.start_ns), out=integral[1:])
-        return integral
-
-    def _until(self, times_ns: Int64) -> tuple[Float64, Int64]:
-        """Return the integral, and the sampled time, up to each of some times."""
-        started = self.row.started_before(times_ns)
-        integral, sampled = self._integral[started], self.row.covered_before(times_ns, started)
-        last = started - 1
-        beyond = np.where(started > 0, np.maximum(self.of.end_ns[last] - times_ns, 0), 0)
-        return integral - self.of.value[last] * beyond, sampled
-
     def view(self, start_ns: int, end_ns: int, columns: int) -> Viewport:
         """Return the mean in each column of a view, as a share of `top`."""
         borders = even_limits(start_ns, end_ns, columns)
-        integral, sampled = self._until(borders)
-        time = np.diff(sampled)
-        mean = np.diff(integral) / np.maximum(time, 1)
-        width = np.diff(borders)
-        filled = np.round(np.minimum(mean / self.top, 1) * width).astype(np.int64)
+        inside, num = self.row.within(start_ns, end_ns), len(borders) - 1
+        start, end, value = (self.of.start_ns, self.of.end_ns, self.of.value)
+        which, piece, length = intervals.pieces(start[inside], end[inside], borders)
+        time = np.bincount(piece, length, num)
+        total = np.bincount(piece, value[inside][which] * length, num)
+        mean = total / np.maximum(time, 1)
+        filled = np.round(np.minimum(mean / self.top, 1) * np.diff(borders)).astype(np.int64)
         column = np.flatnonzero(time)
         count = np.diff(self.row.started_before(borders))
         return Viewport(borders, _NO_EVENTS, column, filled[column], count[column])
@@ -239,9 +226,10 @@ class Samples:
         inside = self.row.within(start_ns, end_ns)
         if len(inside) == 0:
             return {"count": 0, "num_names": 0, "names": [], "said": ["nothing was sampled here"]}
-        integral, sampled = self._until(np.array([start_ns, end_ns]))
-        mean = float(np.diff(integral)[0] / max(int(np.diff(sampled)[0]), 1))
-        values = self.of.value[inside]
+        values, limits = self.of.value[inside], np.array([start_ns, end_ns])
+        of = self.of.start_ns[inside], self.of.end_ns[inside]
+        which, _, length = intervals.pieces(*of, limits)
+        mean = float((values[which] * length).sum()) / max(int(length.sum()), 1)
         least, most = self._text(float(values.min())), self._text(float(values.max()))
         said = [
             f"{self._text(mean)} in the mean",
