@@ -7,9 +7,10 @@ from typing import Annotated
 
 import numpy as np
 from msgspec import Struct
+from numpy.ma import masked_equal
 
 from traceprof.communication.messages import ONE_SIDED, ROOTED, messages
-from traceprof.frames.results import Optional, Part, TextColumn, names_at, names_of_kinds
+from traceprof.frames.results import Numbers, Part, TextColumn, names_at, names_of_kinds
 from traceprof.host.places import places, places_of_calls
 from traceprof.intervals import NO_NUMBERS, Int64
 from traceprof.kernel_names.categories import kernel_kind
@@ -170,11 +171,11 @@ def kernels(rank: Rank) -> Part:
         "name": TextColumn(which, [of_id[id_] for id_ in ids]),
         "category": TextColumn(which, [str(kind.category) for kind in kinds]),
         "precision": TextColumn(which, [kind.precision for kind in kinds]),
-        "tensor_cores": Optional(on_tensor_cores[which], is_told[which]),
+        "tensor_cores": np.ma.array(on_tensor_cores[which], mask=~is_told[which]),
         "operation": TextColumn(which, [rank.communication_operations.get(id_) for id_ in ids]),
         "grid": TextColumn(which, [_shape_text(shape[:3]) for shape in shapes]),
         "block": TextColumn(which, [_shape_text(shape[3:]) for shape in shapes]),
-        "correlation": lambda: Optional.unless(rows.correlation, NULL),
+        "correlation": lambda: masked_equal(rows.correlation, NULL),
         "place": _places(rank, rank.launched_by[0]),
     }
 
@@ -196,12 +197,12 @@ def copies(rank: Rank) -> Part:
         "stream": column("stream"),
         "kind": names_of_kinds(kind[order], _COPY_KINDS),
         "is_unified": is_in(kind[order], UNIFIED_COPIES),
-        "bytes": Optional.unless(column("bytes"), NULL),
+        "bytes": masked_equal(column("bytes"), NULL),
         "source_memory": names_of_kinds(column("source_memory"), _MEMORY_KINDS),
         "destination_memory": names_of_kinds(column("destination_memory"), _MEMORY_KINDS),
-        "source_device": Optional.unless(column("source_device"), NULL),
-        "destination_device": Optional.unless(column("destination_device"), NULL),
-        "correlation": Optional.unless(column("correlation"), NULL),
+        "source_device": masked_equal(column("source_device"), NULL),
+        "destination_device": masked_equal(column("destination_device"), NULL),
+        "correlation": masked_equal(column("correlation"), NULL),
         "place": _places(rank, _both(*rank.launched_by[1:3])[order]),
     }
 
@@ -235,7 +236,7 @@ def ranges(rank: Rank) -> Part:
     table = rank.trace.range_table(rank.process) or _NO_RANGES
     return {
         **_times(rank, table.start_ns, table.start_ns),
-        "end_ns": Optional.unless(table.end_ns, OPEN_END),
+        "end_ns": masked_equal(table.end_ns, OPEN_END),
         "thread": _thread_numbers(rank, table.thread),
         "name": names_at(table.name, table.names),
         "nests": table.nests,
@@ -253,7 +254,7 @@ def operators(rank: Rank) -> Part:
         "thread": _thread_numbers(rank, table.packed_thread.values),
         "name": names_at(table.packed_name.values, table.names),
         **{
-            name: Optional.unless(values, NULL)
+            name: masked_equal(values, NULL)
             for name, values in zip(_OF_OPERATORS, (*ids, flops), strict=True)
         },
     }
@@ -292,13 +293,13 @@ def _messages(rank: Rank) -> Part:
     unknown = np.full(num, UNKNOWN, np.int64)
     kernel_name = names_at(rows.name[sent.kernel], rank.kernel_names)
 
-    def column(of_kernels: Int64) -> Optional:
-        return Optional.unless(_both(of_kernels, unknown)[order], UNKNOWN)
+    def column(of_kernels: Int64) -> Numbers:
+        return masked_equal(_both(of_kernels, unknown)[order], UNKNOWN)
 
     is_copy = np.full(num, len(kernel_name.texts), np.int64)
     return {
         **_times(rank, start[order], end[order]),
-        "stream": Optional.unless(
+        "stream": masked_equal(
             _both(rows.stream[sent.kernel], copied.stream[peer_copies])[order], NULL
         ),
         "operation": TextColumn(_both(sent.operation, unknown)[order], sent.operations),
@@ -309,7 +310,7 @@ def _messages(rank: Rank) -> Part:
         "peer": column(sent.peer),
         "root": column(sent.root),
         "num_ranks": column(sent.world_size),
-        "bytes": Optional.unless(
+        "bytes": masked_equal(
             _both(sent.bytes, np.maximum(copied.bytes[peer_copies], UNKNOWN))[order], UNKNOWN
         ),
     }
@@ -319,19 +320,19 @@ def _cpu_operations(rank: CpuRank) -> Part:
     work = rank.work
     operations, labels = work.operations, rank.trace.label_ranges[rank.process]
 
-    def fact(name: str, operation: Collection[str] | None = None) -> Optional:
+    def fact(name: str, operation: Collection[str] | None = None) -> Numbers:
         values = [
             UNKNOWN
             if call is None or (operation is not None and call.operation not in operation)
             else getattr(call.fields, name)
             for call in work.calls
         ]
-        return Optional.unless(np.array(values, np.int64)[operations.kind], UNKNOWN)
+        return masked_equal(np.array(values, np.int64)[operations.kind], UNKNOWN)
 
     groups = [None if call is None else call.fields.communicator for call in work.calls]
     return {
         **_times(rank, operations.start_ns, operations.end_ns),
-        "stream": Optional.unless(np.full(len(operations), NULL), NULL),
+        "stream": masked_equal(np.full(len(operations), NULL), NULL),
         "operation": TextColumn(operations.kind, [call and call.operation for call in work.calls]),
         "name": names_at(operations.text, labels.texts),
         "communicator": TextColumn(

@@ -14,7 +14,7 @@ from traceprof.documents.analysis.model import meanings
 from traceprof.documents.analysis.records import TABLES
 from traceprof.errors import UsageError, closest
 from traceprof.findings import Severity
-from traceprof.intervals import Int64, Mask
+from traceprof.intervals import Int64
 from traceprof.structs import Record
 from traceprof.trace.grouping import numbered
 
@@ -39,23 +39,8 @@ class TextColumn(Record, frozen=True):
         return len(self.index)
 
 
-class Optional(Record, frozen=True):
-    """A column of integers or flags, some of which are unknown."""
-
-    values: Numbers  # int64[n] or bool[n], anything where they are not known
-    is_known: Mask  # bool[n]
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @classmethod
-    def unless(cls, values: Int64, unknown: int) -> Optional:
-        """Return a column in which one number stands for unknown values."""
-        return cls(values, values != unknown)
-
-
-Part = dict[str, "Numbers | TextColumn | Optional | Callable[[], Numbers | Optional]"]
-"""Columns by name; a large one is made when its turn comes."""
+Part = dict[str, "Numbers | TextColumn | Callable[[], Numbers]"]
+"""Columns by name; of a masked array some are unknown; a large one is made when its turn comes."""
 
 
 def names_at(keys: Int64, texts: Mapping[int, str] | Sequence[str]) -> TextColumn:
@@ -88,17 +73,17 @@ def frame(parts: Sequence[Part]) -> pd.DataFrame:
     return pd.DataFrame(columns, copy=False)
 
 
-def _joined(parts: Sequence[Numbers | TextColumn | Optional]) -> Any:  # noqa: ANN401
+def _joined(parts: Sequence[Numbers | TextColumn]) -> Any:  # noqa: ANN401
     import pandas as pd  # noqa: PLC0415
 
     names = [part for part in parts if isinstance(part, TextColumn)]
     if names:
         return _category(names)
-    some = [part for part in parts if isinstance(part, Optional)]
-    if not some:
-        return np.concatenate([part for part in parts if isinstance(part, np.ndarray)])
-    values = np.concatenate([part.values for part in some])  # noqa: PD011  (ours)
-    unknown = ~np.concatenate([part.is_known for part in some])
+    arrays = [part for part in parts if isinstance(part, np.ndarray)]
+    values = np.concatenate([np.ma.getdata(part) for part in arrays])
+    if not isinstance(arrays[0], np.ma.MaskedArray):
+        return values
+    unknown = np.concatenate([np.ma.getmaskarray(part) for part in arrays])
     values[unknown] = 0
     if values.dtype == np.bool_:
         return pd.arrays.BooleanArray(values, unknown)
