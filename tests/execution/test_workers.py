@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,17 @@ def unsendable(item: int) -> object:
     return threading.Lock() if item == 3 else item
 
 
-@pytest.mark.parametrize("in_worker", [killed, failing, unsendable])
+def killed_while_it_sends(item: int) -> int:
+    def send_half(connection: Connection, message: bytes) -> None:
+        os.write(connection.fileno(), message[: len(message) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if item == 3:
+        pytest.MonkeyPatch().setattr(Connection, "_send", send_half)
+    return item
+
+
+@pytest.mark.parametrize("in_worker", [killed, failing, unsendable, killed_while_it_sends])
 def test_what_a_worker_cannot_make_is_made_here(in_worker: Callable[[int], object]) -> None:
     def work(item: int) -> object:
         return item if os.getpid() == HERE else in_worker(item)
@@ -107,8 +118,8 @@ def test_workers_ignore_ctrl_c_and_end_with_an_error_here(tmp_path: Path) -> Non
             raise KeyboardInterrupt
 
     before = child_pids()
-    with pytest.raises(KeyboardInterrupt), w.workers(2, work) as submit:
-        list(w.as_completed([submit(0), submit(1)], fail))
+    with pytest.raises(KeyboardInterrupt), w.workers(2, work) as pool:
+        list(pool.as_completed([pool.submit(0), pool.submit(1)], fail))
     assert child_pids() == before
 
 
@@ -133,17 +144,17 @@ assert can_fork() != {is_read_only}
 
 ENDLESS = """
 import os, signal, time
-from traceprof.execution.workers import as_completed, workers
+from traceprof.execution.workers import workers
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 def endless(item):
     os.write(1, b"%d\\n" % os.getpid())
     if item:
-        with workers(1, endless) as submit:
-            list(as_completed([submit(item - 1)]))
+        with workers(1, endless) as pool:
+            list(pool.as_completed([pool.submit(item - 1)]))
     while True:
         time.sleep(1)
-with workers(2, endless) as submit:
-    list(as_completed([submit(0), submit(1)]))
+with workers(2, endless) as pool:
+    list(pool.as_completed([pool.submit(0), pool.submit(1)]))
 """
 
 
@@ -180,16 +191,16 @@ def test_a_worker_leaves_the_garbage_of_its_parent_alone() -> None:
     gc.disable()
     try:
         Deadly()
-        with w.workers(1, lambda _: gc.collect() >= 0) as submit:
-            assert submit(0).result()
+        with w.workers(1, gc.collect) as pool:
+            assert pool.submit(0).result() >= 0
     finally:
         gc.enable()
 
 
 def test_what_it_writes_is_written_once(capfd: pytest.CaptureFixture[str]) -> None:
     sys.stdout.write("before ")  # in the buffer that a worker would have, too
-    with w.workers(1, lambda item: item) as submit:
-        assert submit(1).result() == 1
+    with w.workers(1, str) as pool:
+        assert pool.submit(1).result() == "1"
     sys.stdout.write("after")
     sys.stdout.flush()
     assert capfd.readouterr().out == "before after"

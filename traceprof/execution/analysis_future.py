@@ -11,17 +11,14 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing.sharedctypes import RawArray
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from traceprof.analyses.verdict.run_result import RunResult
-from traceprof.execution.workers import as_completed, can_fork, workers
+from traceprof.execution.workers import Workers, can_fork, workers
 from traceprof.progress import UNHEARD, Progress
 from traceprof.run.opening import Run
 from traceprof.run.summary import FailedReport, all_failed, close_on_error, try_report
 from traceprof.trace.model.trace import Trace
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 
 class JudgedReports(Protocol):
@@ -114,8 +111,8 @@ def analysis_in_worker(
         return analyst.analyzed().result
 
     if can_fork():
-        with workers(1, work) as submit:
-            yield AnalysisFuture(analyst, make, count, submit)
+        with workers(1, work) as pool:
+            yield AnalysisFuture(analyst, make, count, pool)
     else:
         yield AnalysisFuture(analyst, make, count, None)
 
@@ -128,10 +125,10 @@ class AnalysisFuture(Generic[Analysis]):
         analyst: Analyst[Analysis],
         make: Callable[[RunResult, Sequence[Trace]], Analysis],
         count: _SharedCount,
-        submit: Callable[[object], Future[Any]] | None,
+        pool: Workers[object, Any] | None,
     ) -> None:
-        self._here, self._make, self._count, self._submit = analyst, make, count, submit
-        self._running = None if submit is None else submit(None)
+        self._here, self._make, self._count, self._pool = analyst, make, count, pool
+        self._running = None if pool is None else pool.submit(None)
         self._lock = Lock()
 
     def result(self) -> Analysis:
@@ -144,13 +141,13 @@ class AnalysisFuture(Generic[Analysis]):
         return self._here.analysis
 
     def _finished(self) -> Analysis | None:
-        if self._running is None:
+        if self._pool is None or self._running is None:
             return None
-        for done in as_completed([self._running]):
-            if done.exception() is not None:
-                self._submit = None
-                return None
-            result = done.result()
+        (done,) = self._pool.as_completed([self._running])
+        if done.exception() is not None:
+            self._pool = None
+            return None
+        result: RunResult = done.result()
         failed = {failed.path for failed in result.failed}
         return self._make(result, [one for one in self._here.traces if one.path not in failed])
 
@@ -162,13 +159,13 @@ class AnalysisFuture(Generic[Analysis]):
         from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
 
         with self._lock:
-            if self._submit is not None:
+            if self._pool is not None:
+                report = partial(self._count.report, progress)
+                (answered,) = self._pool.as_completed([self._pool.submit(question)], report)
                 try:
-                    report = partial(self._count.report, progress)
-                    (answered,) = as_completed([self._submit(question)], report)
                     return answered.result()
                 except BrokenProcessPool:
-                    self._submit = None
+                    self._pool = None
             return self._here.answer(question, progress)
 
 

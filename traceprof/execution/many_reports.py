@@ -21,7 +21,7 @@ from traceprof.analyses.measurements import MeasuredReport
 from traceprof.errors import MissingExtraError, TraceFileError, UsageError, WorkerError, one_line
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.execution.options import Options, num_jobs
-from traceprof.execution.workers import as_completed, can_fork, workers
+from traceprof.execution.workers import can_fork, workers
 from traceprof.progress import Progress
 from traceprof.run.summary import FailedReport
 from traceprof.trace.open import check_openable
@@ -99,18 +99,18 @@ def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[in
         return measure_file(tasks[index], num_processes)
 
     again: list[int] = []
-    with workers(min(jobs, len(tasks)), measured) as submit:
-        futures = {submit(index): index for index in range(len(tasks))}
-        for future in as_completed([*futures]):
+    with workers(min(jobs, len(tasks)), measured) as pool:
+        futures = {pool.submit(index): index for index in range(len(tasks))}
+        for future in pool.as_completed([*futures]):
             index = futures.pop(future)
             try:
                 yield index, future.result()
             except BrokenProcessPool:
                 again.append(index)
     for index in again:
-        with workers(1, measured) as submit:
+        with workers(1, measured) as pool:
             try:
-                yield index, next(as_completed([submit(index)])).result()
+                yield index, next(pool.as_completed([pool.submit(index)])).result()
             except BrokenProcessPool:
                 remedy = "give fewer --jobs, or record less at a time"
                 yield index, _given_up(tasks[index], _TWICE, remedy)

@@ -16,12 +16,12 @@ import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from traceprof.trace.programs import ending_with_parent
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from concurrent.futures import Future, ProcessPoolExecutor
 
 
 Item = TypeVar("Item")
@@ -41,48 +41,86 @@ def can_fork() -> bool:
     return sys.platform == "linux" and has_locks and threading.active_count() == 1
 
 
-@contextmanager
-def workers(
-    number: int, work: Callable[[Item], Result]
-) -> Iterator[Callable[[Item], Future[Result]]]:
-    """Give items to worker processes during a block: the function returns the future of a result.
+class Workers(Generic[Item, Result]):
+    """A pool of worker processes, which all do the same work."""
 
-    Items and results are pickled. `work` is not: the workers are copies of this process. A future
-    raises BrokenProcessPool if a worker was killed before its result had arrived.
-    """
-    from concurrent.futures import Future, ProcessPoolExecutor  # noqa: PLC0415  (workers only)
-    from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
-    from multiprocessing import get_context  # noqa: PLC0415
+    def __init__(self, pool: ProcessPoolExecutor) -> None:
+        self._pool = pool
+        self.processes = pool._processes  # noqa: SLF001  (public in Python 3.14: `kill_workers`)
 
-    from traceprof.trace.temporary_folder import remove_exports  # noqa: PLC0415
+    def submit(self, item: Item) -> Future[Result]:
+        """Have an item worked on.
 
-    def submit(item: Item) -> Future[Result]:
+        The future raises BrokenProcessPool if a worker is killed before the result has arrived.
+        """
+        from concurrent.futures import BrokenExecutor, Future  # noqa: PLC0415  (workers only)
+
         try:
-            return pool.submit(_result_of, item)
-        except BrokenProcessPool as error:
+            return self._pool.submit(_result_of, item)
+        except BrokenExecutor as error:
             broken: Future[Result] = Future()
             broken.set_exception(error)
             return broken
 
+    def as_completed(
+        self, futures: Collection[Future[Result]], meanwhile: Callable[[], object] = lambda: None
+    ) -> Iterator[Future[Result]]:
+        """Yield futures as they end; in contrast to the library's, no signal is missed before that.
+
+        `meanwhile` is called again and again while some are not over, and then once more.
+        """
+        from concurrent.futures import FIRST_COMPLETED, wait  # noqa: PLC0415  (workers only)
+
+        pending = {*futures}
+        while pending:
+            done, pending = wait(pending, _POLL_S, FIRST_COMPLETED)
+            meanwhile()
+            if not done:
+                self._end_broken_result()
+            yield from done
+
+    def _end_broken_result(self) -> None:
+        """If a worker was killed, have the pool not wait for the rest of what it was sending."""
+        from multiprocessing.connection import wait  # noqa: PLC0415  (workers only)
+
+        if wait([process.sentinel for process in self.processes.values()], 0):
+            self.kill()
+            results: Any = self._pool._result_queue  # noqa: SLF001  (there is no other way)
+            results._writer.close()  # noqa: SLF001
+
+    def kill(self) -> None:
+        """Kill all workers."""
+        for process in self.processes.values():
+            process.kill()
+
+
+@contextmanager
+def workers(number: int, work: Callable[[Item], Result]) -> Iterator[Workers[Item, Result]]:
+    """Make workers, which end with the block.
+
+    Items and results are pickled. `work` is not: the workers are copies of this process.
+    """
+    from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415  (workers only)
+    from multiprocessing import get_context  # noqa: PLC0415
+
+    from traceprof.trace.temporary_folder import remove_exports  # noqa: PLC0415
+
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until workers are ready
     start = (work, os.getpid(), old_mask)
     pool = ProcessPoolExecutor(number, get_context("fork"), _start, start)
+    made = Workers[Item, Result](pool)
     try:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore", DeprecationWarning
-                )  # of numpy's threads, which wait
+                warnings.simplefilter("ignore", DeprecationWarning)  # numpy's threads wait
                 pool.submit(os.getpid)  # forks all workers, before the pool has a thread
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
-        yield submit
+        yield made
     finally:
-        processes = dict(pool._processes)  # noqa: SLF001  (`kill_workers` in Python 3.14)
-        for process in processes.values():
-            process.kill()
+        made.kill()
         pool.shutdown()
-        for pid in processes:
+        for pid in made.processes:
             remove_exports(pid)
 
 
@@ -102,22 +140,6 @@ def _start(work: Callable[[Any], Any], parent: int, old_mask: set[int | signal.S
 
 def _result_of(item: Any) -> Any:  # noqa: ANN401
     return _work(item)
-
-
-def as_completed(
-    futures: Collection[Future[Result]], meanwhile: Callable[[], object] = lambda: None
-) -> Iterator[Future[Result]]:
-    """Yield futures as they end; in contrast to the library's, no signal is missed before that.
-
-    `meanwhile` is called again and again while some are not over, and then once more.
-    """
-    from concurrent.futures import FIRST_COMPLETED, wait  # noqa: PLC0415  (workers only)
-
-    pending = {*futures}
-    while pending:
-        done, pending = wait(pending, _POLL_S, FIRST_COMPLETED)
-        meanwhile()
-        yield from done
 
 
 def map_items(
@@ -146,9 +168,9 @@ def map_items(
             is_prepared = True
         return work(items[index])
 
-    with workers(number, work_on) as submit:
-        futures = [submit(index) for index in range(len(items))]
-        failed = {future for future in as_completed(futures) if future.exception() is not None}
+    with workers(number, work_on) as pool:
+        futures = [pool.submit(index) for index in range(len(items))]
+        failed = {future for future in pool.as_completed(futures) if future.exception()}
     return [
         work(item) if future in failed else future.result()
         for item, future in zip(items, futures, strict=True)
