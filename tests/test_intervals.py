@@ -90,14 +90,6 @@ def test_covered_before(pairs: Pairs, times: list[int]) -> None:
     ]
 
 
-@given(PAIRS, st.randoms(use_true_random=False))
-def test_order_means_nothing(pairs: Pairs, chooser: object) -> None:
-    shuffled = list(pairs)
-    chooser.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert of(shuffled).start_ns.tolist() == of(pairs).start_ns.tolist()
-    assert of(shuffled).end_ns.tolist() == of(pairs).end_ns.tolist()
-
-
 @given(PAIRS, PAIRS)
 def test_many_windows(pairs: Pairs, windows: Pairs) -> None:
     found, held = of(pairs), moments(pairs)

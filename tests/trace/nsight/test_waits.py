@@ -7,8 +7,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.selection import known
 from traceprof.trace.model.kinds import SynchronizationKind
 from traceprof.trace.model.special_values import NULL
@@ -110,47 +108,3 @@ def test_event_records_have_the_times_of_their_calls(real_trace: Path) -> None:
             assert (records.asked_ns[1:] >= records.asked_ns[:-1]).all()
         if not export.has_records:
             assert trace.event_records(1) is None
-
-
-def test_a_real_run_has_all_kinds(traces: Path) -> None:
-    """Nsight gives both kinds of waits for streams the same number in this export."""
-    with closing(open_trace(traces / "a100_single_dali_amp_bf16.sqlite")) as trace:
-        kinds: dict[int, int] = defaultdict(int)
-        num_records = 0
-        for process in {key.process for key in trace.operations}:
-            waits, records = (
-                known(trace.synchronizations(process)),
-                known(trace.event_records(process)),
-            )
-            num_records += len(records)
-            for kind in waits.kind.tolist():
-                kinds[kind] += 1
-    assert kinds == {
-        SynchronizationKind.UNKNOWN: 1,
-        SynchronizationKind.HOST_FOR_EVENT: 89,
-        SynchronizationKind.HOST_FOR_STREAM: 31,
-        SynchronizationKind.STREAM_FOR_EVENT: 120,
-    }
-    assert num_records == 443
-
-
-@pytest.mark.parametrize("name", ["a100_single_dali_amp_bf16", "a100x4_ddp_baseline_rank0"])
-def test_stream_waits_wait_for_what_was_recorded(traces: Path, name: str) -> None:
-    """Each stream's wait has a record of its event before it, by the order of the calls."""
-    with closing(open_trace(traces / f"{name}.sqlite")) as trace:
-        num_waits = 0
-        for process in {key.process for key in trace.operations}:
-            waits, records = (
-                known(trace.synchronizations(process)),
-                known(trace.event_records(process)),
-            )
-            chosen = waits.kind == SynchronizationKind.STREAM_FOR_EVENT
-            first: dict[int, int] = {}
-            for event, asked in zip(records.event.tolist(), records.asked_ns.tolist(), strict=True):
-                first.setdefault(event, asked)
-            for event, start in zip(
-                waits.event[chosen].tolist(), waits.start_ns[chosen].tolist(), strict=True
-            ):
-                assert first[event] < start
-                num_waits += 1
-    assert num_waits > 100
