@@ -331,7 +331,7 @@ def test_ids_are_the_same_beside_others(odd: object) -> None:
     events[1] |= {"tid": odd}
     mixed = EventDecoder().text(json.dumps(events).encode())[Kind.API_CALL]
     assert plain.integers("tid").tolist() == [0, 1, 2]
-    assert plain.integer_arguments("correlation").tolist() == [0, 1, 2]
+    assert plain.integers("args.correlation").tolist() == [0, 1, 2]
     assert mixed.integers("tid").tolist() == [0, 7 if odd == "7" else NULL, 2]
 
 

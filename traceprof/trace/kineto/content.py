@@ -37,26 +37,30 @@ RECORD_STREAM, EVENT, RECORD = "record stream", "event", "record"
 EXTERNAL, SEQUENCE, WORK = "external", "sequence", "work"
 SIGNATURE, FACTS, IS_OPEN = "signature", "facts", "is open"
 
-_OF_GPU = {DEVICE: "device", STREAM: "stream", CORRELATION: "correlation"}
-_OF_HOST = {PROCESS: "pid", THREAD: "tid"}  # of the event itself, the others of its arguments
+_OF_GPU = {DEVICE: "args.device", STREAM: "args.stream", CORRELATION: "args.correlation"}
+_OF_HOST = {PROCESS: "pid", THREAD: "tid"}
 _INTEGERS: dict[Kind, dict[str, str]] = {
     Kind.KERNEL: _OF_GPU,
     Kind.COPY: _OF_GPU
     | {
-        BYTES: "bytes",
-        COPYING_DEVICE: "copying_device",
-        SOURCE: "source_device",
-        DESTINATION: "destination_device",
+        BYTES: "args.bytes",
+        COPYING_DEVICE: "args.copying_device",
+        SOURCE: "args.source_device",
+        DESTINATION: "args.destination_device",
     },
-    Kind.MEMORY_SET: _OF_GPU | {BYTES: "bytes"},
-    Kind.API_CALL: _OF_HOST | {CORRELATION: "correlation"},
+    Kind.MEMORY_SET: _OF_GPU | {BYTES: "args.bytes"},
+    Kind.API_CALL: _OF_HOST | {CORRELATION: "args.correlation"},
     Kind.SYNCHRONIZATION: _OF_GPU
-    | {RECORD_STREAM: "awaited_stream", EVENT: "awaited_event", RECORD: "awaited_record"},
+    | {
+        RECORD_STREAM: "args.awaited_stream",
+        EVENT: "args.awaited_event",
+        RECORD: "args.awaited_record",
+    },
     Kind.ANNOTATION: _OF_HOST,
     Kind.OPERATOR: _OF_HOST,
-    Kind.OVERHEAD: _OF_HOST | {CORRELATION: "correlation"},
+    Kind.OVERHEAD: _OF_HOST | {CORRELATION: "args.correlation"},
     Kind.MARK: _OF_HOST,
-    Kind.HOST_OPERATOR: _OF_HOST | {EXTERNAL: "external", SEQUENCE: "autograd_sequence"},
+    Kind.HOST_OPERATOR: _OF_HOST | {EXTERNAL: "args.external", SEQUENCE: "args.autograd_sequence"},
     Kind.PYTHON: _OF_HOST,
 }
 # Columns without which an event is unusable if its kind has them; synchronizations lack devices.
@@ -188,10 +192,7 @@ class Content:
         columns = {
             START: events.start_ns,
             LENGTH: events.length_ns,
-            **{
-                name: events.integers(of) if name in _OF_HOST else events.integer_arguments(of)
-                for name, of in _INTEGERS[kind].items()
-            },
+            **{name: events.integers(of) for name, of in _INTEGERS[kind].items()},
         }
         is_complete = events.have("ph", _COMPLETE)
         if BYTES in columns:
@@ -218,7 +219,7 @@ class Content:
         names = events.values("name")
         if kind == Kind.KERNEL:
             numbers = self._names.of(names, len(events)).tolist()
-            shapes = (events.arguments("grid"), events.arguments("block"))
+            shapes = (events.values("args.grid"), events.values("args.block"))
             signatures = zip(numbers, *shapes, strict=True)
             columns[SIGNATURE] = self._signatures.of(signatures, len(events))
         else:
@@ -239,7 +240,7 @@ class Content:
         if kind in {Kind.OPERATOR, Kind.ANNOTATION}:
             columns[FACTS] = self._facts(kind, events)
         if kind == Kind.ANNOTATION:
-            finished = events.arguments("finished")
+            finished = events.values("args.finished")
             columns[IS_OPEN] = np.array([value is False for value in finished], np.int64)
         return columns
 
@@ -305,7 +306,7 @@ def _of_bare_events(columns: Mapping[str, Int64], events: Events) -> dict[str, I
     that number is the same for a call and what it launched.
     """
     of_event = {DEVICE: "pid", STREAM: "tid"} if DEVICE in columns else {}
-    number = events.integer_arguments("external")
+    number = events.integers("args.external")
     is_bare = np.logical_and.reduce([columns[name] == NULL for name in (*of_event, CORRELATION)])
     is_bare &= number != NULL
     if not is_bare.any():

@@ -250,30 +250,17 @@ class Events:
 
     def __init__(self, rows: Sequence[AnyEvent], start_ns: Int64, length_ns: Int64) -> None:
         self.rows, self.start_ns, self.length_ns = rows, start_ns, length_ns
-        self._arguments: list[Arguments] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def values(self, name: str) -> list[Any]:
-        """Return an attribute of each."""
+        """Return an attribute of each, such as `name` or `args.grid`."""
         return [*map(attrgetter(name), self.rows)]
-
-    def arguments(self, name: str) -> list[Any]:
-        """Return an attribute of the arguments of each."""
-        if self._arguments is None:
-            self._arguments = self.values("args")
-        return [*map(attrgetter(name), self._arguments)]
 
     def integers(self, name: str) -> Int64:
         """Return an attribute of each, int64[n], NULL if it is not an integer of 64 bits."""
         return _integers(name, self.rows)
-
-    def integer_arguments(self, name: str) -> Int64:
-        """Return an attribute of the arguments of each, as `integers` does, int64[n]."""
-        if self._arguments is None:
-            self._arguments = self.values("args")
-        return _integers(name, self._arguments)
 
     def have(self, name: str, value: str) -> Mask:
         """Return which events have this value as an attribute, bool[n]."""
