@@ -83,15 +83,6 @@ def correlation_ids_shuffled(db: Database) -> None:
         db.execute(f"UPDATE {table} SET {_CORRELATION} = other({_CORRELATION})")
 
 
-def texts_twice(db: Database) -> None:
-    """Have each text under two ids: every second row takes the other."""
-    (more,) = db.execute(f"SELECT max(id) + 1 FROM {schema.STRINGS}").fetchone()
-    db.execute(f"INSERT INTO {schema.STRINGS} SELECT id + ?, value FROM {schema.STRINGS}", [more])
-    for column in schema.STRING_COLUMNS:
-        for table in _tables(db, column):
-            db.execute(f"UPDATE {table} SET {column} = {column} + ? WHERE rowid % 2", [more])
-
-
 def clock_shifted(db: Database) -> None:
     for column in ("start", "end", "timestamp", "rawTimestamp"):
         for table in _tables(db, column):
@@ -116,7 +107,6 @@ WAYS = (
     rows_shuffled,
     correlation_ids_descending,
     correlation_ids_shuffled,
-    texts_twice,
     clock_shifted,
     helping_process,
 )

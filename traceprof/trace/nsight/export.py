@@ -50,7 +50,7 @@ from traceprof.trace.nsight.nvtx import (
     read_events,
     read_label_ranges,
 )
-from traceprof.trace.nsight.rows import read_strings, read_thread_names, refers_to, repeated_strings
+from traceprof.trace.nsight.rows import read_strings, read_thread_names, refers_to
 from traceprof.trace.sqlite.database import Database, FileUse
 from traceprof.trace.sqlite.read_columns import count_rows
 from traceprof.units import counted
@@ -114,7 +114,6 @@ class NsightTrace(Capture):
         self._range_tables: dict[int, RangeTable | None] = {}
         try:
             check_is_export(self._database)
-            self._database.replaced = repeated_strings(self._database)
             self.product_version = self.metadata.get(schema.PRODUCT_VERSION)
             self.schema_version = self.metadata.get(schema.SCHEMA_VERSION)
         except BaseException:

@@ -103,28 +103,6 @@ def read_thread_names(database: Database) -> list[tuple[int, str]]:
     ]
 
 
-def repeated_strings(database: Database) -> dict[str, Mapping[int, int]]:
-    """By the name of each column with ids of strings, the id to read in place of others.
-
-    Merged exports may have a text under several ids: equal names would count as different ones.
-    """
-    if not database.has(schema.STRINGS, "id", "value"):
-        return {}
-    with database.damage_reported():
-        query = f"SELECT value FROM {schema.STRINGS}"  # noqa: S608
-        hashes = [hash(value) for (value,) in database.connection.execute(query)]
-        if len({*hashes}) == len(hashes):
-            return {}
-        query = (
-            f"SELECT s.id, first FROM {schema.STRINGS} AS s JOIN (SELECT value, min(id) AS first"  # noqa: S608
-            f" FROM {schema.STRINGS} GROUP BY value HAVING count(*) > 1) AS m"
-            " ON m.value = s.value WHERE s.id > first"
-        )
-        rows = database.connection.execute(query).fetchall()
-    others = {number: first for number, first in rows if isinstance(number, int)}
-    return dict.fromkeys(schema.STRING_COLUMNS, others) if others else {}
-
-
 def refers_to(database: Database, table: str, column: str, text: str) -> bool:
     """Whether a row of a table refers to a string that contains a text."""
     found = database.rows(schema.STRINGS, {"id": int}, "instr(value, ?)", [text])

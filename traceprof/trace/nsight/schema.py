@@ -105,8 +105,6 @@ SCHEMA_VERSION = "EXPORT_SCHEMA_VERSION"
 TIME_NORMALIZED = "EXPORT_PARAM_TIME_NORMALIZE"
 
 STRINGS = "StringIds"
-STRING_COLUMNS = ("demangledName", "shortName", "mangledName", "nameId", "textId")
-"""Columns of other tables that hold ids of strings."""
 PROCESSES = "PROCESSES"
 DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 GPU_INFO = "TARGET_INFO_GPU"

@@ -79,7 +79,6 @@ class Database:
         columns: names of columns by table.
         row_counts: the numbers of rows of tables that were read to their end.
         views: names of views, which no exporter creates.
-        replaced: by the name of a column, numbers and what to read in their place.
         in_use: keeps the file open while a block runs, whatever thread closes it.
         remedy: advice to the user about a damaged file.
     """
@@ -102,7 +101,6 @@ class Database:
         self.progress = progress
         self.remedy = remedy
         self.row_counts: dict[str, int] = {}
-        self.replaced: Mapping[str, Mapping[int, int]] = {}
         self.in_use = FileUse(path, self._close)
         self._connections_of_others: list[sqlite3.Connection] = []
         # SQLite, too, looks for a journal beside the target of a symbolic link.

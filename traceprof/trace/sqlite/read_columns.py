@@ -62,21 +62,11 @@ def read_columns(
             break
         database.check_unchanged()
         of_chunk = len(next(iter(chunk.values())))
-        for name in database.replaced.keys() & chunk.keys():
-            chunk[name] = _replaced(chunk[name], database.replaced[name])
         num_rows += of_chunk
         if database.progress is not None:
             database.progress.advance(of_chunk)
         yield chunk
     database.row_counts[table] = num_rows
-
-
-def _replaced(values: Int64, by_number: Mapping[int, int]) -> Int64:
-    """Numbers with some of them replaced, int64[n]."""
-    numbers = np.array(sorted(by_number), np.int64)
-    others = np.array([by_number[number] for number in numbers.tolist()], np.int64)
-    place = np.searchsorted(numbers, values).clip(max=len(numbers) - 1)
-    return np.where(numbers[place] == values, others[place], values)
 
 
 def _chunks(
