@@ -22,11 +22,10 @@ Shares no code with ``traceprof``.
   more than 5 % (or three) of them are followed by something else. They begin where the first
   operation that it holds once is in its place behind its first one; the last and the first one
   of a part may differ.
-* Where the longest phase's periods hold kernels of an optimizer (by their names), the part that
-  repeats itself in two of them is looked at, too: if it holds some, and others, each period of it
-  begins after that one of them that the longest stretch of others follows. Periods like it count,
-  as above, whatever number of them is followed by something else; those without an update are part
-  of the one before.
+* Where the longest phase's periods hold kernels of an optimizer (by their names), and others, each
+  begins after that one of them that the longest stretch of others follows, and any number of them
+  may be followed by something else; those without an update are part of the one before. The part
+  that repeats itself in two of them is looked at, too: if it holds such kernels, its periods count.
 * Where at least half of the periods hold no communication kernel, and others do, periods are also
   searched with these kernels in between: if there are any, they count, each from the operation
   that comes first in it or after it, without these kernels. If all are of one operation: the
@@ -201,7 +200,8 @@ def _phases_of(items: list[Operation]) -> tuple[list[Operation], list[Phase]]:
     covered = sum(_time(items, phase.first, phase.stop) for phase in kept)
     if covered < 0.8 * _time(items, 0, len(items)):
         kept = _interrupted(items, names.tolist(), _searched(items, names, 0, len(items)))
-    return items, _between_updates(items, names, kept) or sorted(kept, key=lambda one: one.first)
+    found = kept or _searched(items, names, 0, len(items))
+    return items, _between_updates(items, names, found) or sorted(kept, key=lambda one: one.first)
 
 
 def _between_updates(items: list[Operation], names: Int64, phases: list[Phase]) -> list[Phase]:
@@ -215,12 +215,8 @@ def _between_updates(items: list[Operation], names: Int64, phases: list[Phase]) 
     lag, begin, end = run
     begin, end = first + begin, first + end
     inner = _phase(items, names, begin, end, period(names[begin:end]) or lag)
-    if inner is None or not (places := _updates(items, inner)):
-        return []
-    gaps = [after - place for place, after in pairwise([*places, places[0] + inner.lag])]
-    shift = places[gaps.index(max(gaps))] + 1
-    shifted = replace(inner, begins=[place + shift for place in inner.begins[:-1]])
-    return _interrupted(items, names.tolist(), [shifted])
+    is_step = inner is not None and bool(_updates(items, inner))
+    return _interrupted(items, names.tolist(), [inner]) if inner and is_step else []
 
 
 def _updates(items: list[Operation], phase: Phase) -> list[int]:
@@ -236,6 +232,10 @@ def _interrupted(items: list[Operation], names: list[int], phases: list[Phase]) 
     if longest is None or longest.lag == 1 or not whole:
         return []
     lag = longest.lag
+    places = _updates(items, replace(longest, begins=whole))
+    if places and len(whole) > 1:
+        gaps = [after - place for place, after in pairwise([*places, places[0] + lag])]
+        whole = [first + places[gaps.index(max(gaps))] + 1 for first in whole[:-1]]
     usual = names[whole[len(whole) // 2] :][:lag]
     once = next((place for place, name in enumerate(usual) if usual.count(name) == 1), None)
     if once is None:

@@ -268,17 +268,18 @@ def test_launches_of_one_size_of_a_benchmark_are_no_steps(tmp_path: Path) -> Non
 _ADAM = "void multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<float, 4>>"
 
 
-def with_evaluations(update: str, *, is_marked: bool = False) -> TraceBuilder:
+def with_evaluations(
+    update: str, num_batches: Sequence[int] = (6,) * 8, *, is_marked: bool = False
+) -> TraceBuilder:
     """Training steps of six kernels; after every tenth batches are evaluated, of three kernels.
 
-    `is_marked`: whether ranges mark updates.
+    `num_batches`: of each evaluation. `is_marked`: whether ranges mark updates.
     """
-    every, num_batches = 10, 6
-    trace, at = TraceBuilder(), 0
+    trace, at, every = TraceBuilder(), 0, 10
     step = ("gemm_in", "gemm_out", "loss", "gemm_grad", "gemm_weight", update)
-    for number in range(8 * every):
-        is_last = number % every == every - 1
-        for name in (*step, *("gemm_in", "gemm_out", "metric") * (num_batches * is_last)):
+    for number in range(every * len(num_batches)):
+        num = num_batches[number // every] if number % every == every - 1 else 0
+        for name in (*step, *("gemm_in", "gemm_out", "metric") * num):
             launch = at - 5 * US, at - 4 * US
             trace.kernel(at, at + (10 if name == "metric" else 100) * US, name, launch=launch)
             if is_marked and name == update:
@@ -288,9 +289,12 @@ def with_evaluations(update: str, *, is_marked: bool = False) -> TraceBuilder:
     return trace
 
 
-def test_an_evaluation_after_every_tenth_step_interrupts_the_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_batches", [(6,) * 8, (6, 7, 7, 6, 6, 6, 8, 7)])
+def test_an_evaluation_after_every_tenth_step_interrupts_the_steps(
+    num_batches: Sequence[int], tmp_path: Path
+) -> None:
     """The optimizer's kernels tell: without them the ten steps with it are one iteration."""
-    path = with_evaluations(_ADAM).write(tmp_path / "updates.sqlite")
+    path = with_evaluations(_ADAM, num_batches).write(tmp_path / "updates.sqlite")
     with ranks_of(path) as (rank,):
         steps, (period,) = known(rank.steps), known(rank.periods).phases
         assert period == Period("gemm_in", 6, is_only=True)

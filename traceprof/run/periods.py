@@ -256,7 +256,7 @@ def find_periods(items: Items) -> Periods | None:
     covered = sum(_time(items, phase.first, phase.stop) for phase in phases)
     if covered < MIN_COVERED * _time(items, 0, num):
         phases = _interrupted(items, found)
-    phases = _between_updates(items, phases) or phases
+    phases = _between_updates(items, phases or found) or phases
     return Periods(items, tuple(phases)) if phases else None
 
 
@@ -271,12 +271,7 @@ def _between_updates(items: Items, phases: Sequence[Phase]) -> list[Phase]:
     first = int(longest.begins[0])
     run = longest_run(items.signature[first : first + 2 * longest.lag])
     inner = None if run is None else _phase(items, first + run.first, first + run.stop)
-    if inner is None or not _updates(items, inner):
-        return []
-    begin, lag = int(inner.begins[0]), inner.lag
-    updates = np.flatnonzero(items.updates[begin : begin + lag])
-    last = updates[np.diff(updates, append=updates[0] + lag).argmax()]
-    return _interrupted(items, [replace(inner, begins=inner.begins[:-1] + last + 1)])
+    return [] if inner is None or not _updates(items, inner) else _interrupted(items, [inner])
 
 
 def _updates(items: Items, phase: Phase) -> bool:
@@ -296,8 +291,12 @@ def _interrupted(items: Items, phases: Sequence[Phase]) -> list[Phase]:
     if not phases:
         return []
     names, longest = items.signature, max(phases, key=lambda phase: phase.stop - phase.first)
-    lag = longest.lag
+    lag, updates = longest.lag, items.updates if _updates(items, longest) else None
     whole = longest.begins[:-1][np.diff(longest.begins) == lag]
+    if updates is not None and len(whole) > 1:  # each ends with its updates
+        places = np.flatnonzero(updates[whole[0] : whole[0] + lag])
+        last = places[np.diff(places, append=places[0] + lag).argmax()]
+        whole = whole[:-1] + last + 1
     if lag == 1 or not len(whole):  # an operation that is common has no period
         return []
     middle = int(whole[len(whole) // 2])
@@ -319,7 +318,6 @@ def _interrupted(items: Items, phases: Sequence[Phase]) -> list[Phase]:
     whole_ns = int((spent[np.minimum(whole + lag, len(names))] - spent[whole]).sum())
     num_between = np.count_nonzero(np.diff(whole) != lag)
     most = max(_MAX_PHASES - 1, _MAX_INTERRUPTIONS * len(whole))
-    updates = items.updates if _updates(items, longest) else None
     most = most if updates is None else len(whole)
     if len(whole) < MIN_RETURNS or num_between > most or whole_ns < MIN_COVERED * spent[-1]:
         return []
