@@ -189,10 +189,6 @@ class _Highest:
         return highest
 
 
-# If more operations than this start before their launch does, clocks of GPU and host disagree.
-_MAX_LATE_SHARE = 0.01
-
-
 class Reason(IntEnum):
     """The reasons for exposed communication, in the order in which they are tried."""
 
@@ -254,7 +250,7 @@ def exposure(rank: Rank, window: Window) -> tuple[Exposure, Int64]:
     first = np.flatnonzero(np.diff(of_piece, prepend=-1))
     operations = owner[of_piece[first]]
     exposed = np.add.reduceat(pieces.length_ns, first) if len(first) else first
-    is_judged = _clocks_agree(rank)
+    is_judged = rank.calls is None or not clocks_disagree(rank)
     after = compute_after(rank, ready.end_ns[operations], ready.stream[operations])
     line = _lines(ready)[operations]
     late, queued, rest = _reasons(rank, ready, operations, line, after, is_judged=is_judged)
@@ -282,22 +278,6 @@ def _owned(start_ns: Int64, end_ns: Int64, window: Window) -> tuple[Int64, Int64
     if len(start_ns):
         np.maximum(np.maximum.accumulate(end_ns)[:-1], window.start_ns, out=reached[1:])
     return np.maximum(start_ns, reached), np.minimum(end_ns, window.end_ns)
-
-
-def _clocks_agree(rank: Rank) -> bool:
-    calls, num_launched, num_late = rank.calls, 0, 0
-    if calls is None:
-        return True
-    if clocks_disagree(rank):
-        return False
-    call_start = calls.start_ns
-    for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
-        is_launched = launched_by >= 0
-        num_launched += int(np.count_nonzero(is_launched))
-        # Without a call, the index -1 takes the last one: it does not count.
-        late = group.start_ns < call_start.take(launched_by) if len(calls) else ~is_launched
-        num_late += int(np.count_nonzero(late & is_launched))
-    return num_late <= _MAX_LATE_SHARE * num_launched
 
 
 def _lines(ready: Readiness) -> Int64:

@@ -140,9 +140,7 @@ NO_SYNC_COSTS = SyncCosts(*[np.empty(0, np.int64)] * 4)
 
 
 def sync_costs(rank: Rank, calls: ApiCalls) -> SyncCosts:
-    """Return the costs of all waits of a process for one of its devices."""
-    if not len(calls):
-        return NO_SYNC_COSTS
+    """Return the costs of all waits of a process that has calls for one of its devices."""
     waits = np.flatnonzero(calls_of_kind(rank, calls, ApiCallKind.SYNCHRONIZE))
     groups = [(waits, calls.packed_length.at(waits))]
     is_copy, is_async = (
