@@ -134,13 +134,13 @@ def _none_outstanding(
         here = here[np.lexsort((ready.end_ns[here], ready.start_ns[here], ready.place[here]))]
         first = _first_not_awaited(ready, here, waits, place)
         stop = np.searchsorted(ready.place[here], until, side="left")
-        end = _Highest(ready.end_ns[here])
         # The operation itself does not count.
+        end = ready.end_ns[here]
         numbers = np.full(len(ready), -1, np.int64)
         numbers[here] = np.arange(len(here))
         itself = numbers[operations]
         middle = np.where((itself >= first) & (itself < stop), itself, stop)
-        latest = np.maximum(end.between(first, middle), end.between(middle + 1, stop))
+        latest = np.maximum(_highest(end, first, middle), _highest(end, middle + 1, stop))
         is_none &= latest <= begun
     return is_none
 
@@ -170,23 +170,12 @@ def _first_not_awaited(ready: Readiness, here: Int64, waits: StreamWaits, place:
     return np.append(0, highest)[at]
 
 
-class _Highest:
-    """Maximum of any slice of an array in constant time (a sparse table)."""
-
-    def __init__(self, values: Int64) -> None:
-        self._levels = [values]
-        while len(self._levels[-1]) > 1 << (len(self._levels) - 1):
-            last, half = self._levels[-1], 1 << (len(self._levels) - 1)
-            self._levels.append(np.maximum(last[:-half], last[half:]))
-
-    def between(self, first: Int64, stop: Int64) -> Int64:
-        """Maximum of each [first, stop), int64[n]; the least int64 if empty."""
-        highest = np.full(len(first), np.iinfo(np.int64).min, np.int64)
-        length = np.maximum(stop - first, 0)
-        for level, values in enumerate(self._levels):
-            at = np.flatnonzero((length >> level) == 1)
-            highest[at] = np.maximum(values[first[at]], values[stop[at] - (1 << level)])
-        return highest
+def _highest(values: Int64, first: Int64, stop: Int64) -> Int64:
+    """Maximum of the values in each [first, stop), int64[n]; the least int64 if empty."""
+    least = np.iinfo(np.int64).min
+    limits = np.minimum(np.stack((first, np.maximum(first, stop)), axis=1).ravel(), len(values))
+    highest = np.maximum.reduceat(np.append(values, least), limits)[::2]
+    return np.where(first < stop, highest, least)
 
 
 class Reason(IntEnum):

@@ -88,34 +88,26 @@ def launching_threads(
     thread = calls.packed_thread.at(launch)
     if not len(launch):
         return LaunchingThreads(thread, thread)
-    order, start = by_start(calls)
-    place = np.searchsorted(start, calls.start_ns[launch]) - 1
-    before = calls.packed_thread.at(place if order is None else order[place])
-    stands_in = (place >= 0) & (before != thread)
+    last = _last_before(calls, calls.start_ns[launch])
+    before = calls.packed_thread.at(last)
+    stands_in = (last >= 0) & (before != thread)
     for number in distinct_values(before[stands_in]).tolist():
         streams = np.array(sorted(streams_of.get(number, ())), np.int64)
         stands_in &= (before != number) | is_in(stream, streams)
     return LaunchingThreads(thread, np.where(stands_in, before, NO_THREAD))
 
 
-def by_start(calls: ApiCalls) -> tuple[Int64 | None, Int64]:
-    """Order of calls by start, then end, then thread, and their starts in that order.
-
-    The order is None if the calls are in it already.
-    """
-    start = calls.start_ns
-    steps = np.diff(start)
-    if (steps > 0).all():
-        return None, start
-    order = np.arange(len(start)) if (steps >= 0).all() else np.argsort(start, kind="stable")
-    start = start[order]
+def _last_before(calls: ApiCalls, times: Int64) -> Int64:
+    """Return the last call, by start, end and thread, that began before each time, else -1."""
+    order = np.argsort(calls.start_ns, kind="stable")
+    start = calls.start_ns[order]
     ties = np.diff(start) == 0
     tied = np.flatnonzero(np.append(ties, False) | np.append(False, ties))
-    if len(tied):
-        some = order[tied]
-        keys = calls.packed_thread.at(some), calls.ends(some), calls.start_ns[some]
-        order[tied] = some[np.lexsort(keys)]
-    return order, start
+    some = order[tied]
+    keys = calls.packed_thread.at(some), calls.ends(some), calls.start_ns[some]
+    order[tied] = some[np.lexsort(keys)]
+    place = np.searchsorted(start, times) - 1
+    return np.where(place >= 0, order[place], -1)
 
 
 # An operation launched into an idle GPU starts 2 to 10 us after the call returns (real traces:
@@ -233,10 +225,8 @@ def _accesses(
     gap = np.flatnonzero(is_unlaunched & is_in(times, copies.start_ns[moved]))
     if not len(gap):
         return gap, gap
-    order, start = by_start(calls)
-    place = np.searchsorted(start, times[gap]) - 1
-    gap, place = gap[place >= 0], place[place >= 0]
-    call = place if order is None else order[place]
+    call = _last_before(calls, times[gap])
+    gap, call = gap[call >= 0], call[call >= 0]
     is_accessed = ~calls_named(rank, calls, PREFETCH.match)[call]
     return gap[is_accessed], call[is_accessed]
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -82,13 +81,6 @@ SILENCE = -2
 _NO_EVENTS = HostEvents(*[np.empty(0, np.int64)] * 6)
 
 
-class _Outermost(NamedTuple):
-    thread: int
-    start_ns: Int64
-    end_ns: Int64
-    name: Int64
-
-
 def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
     """CUDA calls, operators and host gaps of a rank's process.
 
@@ -135,8 +127,7 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
     events = HostEvents(start, end, own, thread, name, chosen)
     if operators is None or len(chosen) < len(calls) + len(operators):
         return events
-    outer = [_Outermost(int(thread[of[0]]), start[of], end[of], name[of]) for of in roots]
-    silences = _silences(rank, outer)
+    silences = _silences(rank, events, roots)
     columns = (
         (getattr(events, field), getattr(silences, field)) for field in HostEvents.__struct_fields__
     )
@@ -164,22 +155,22 @@ def _some(start: Int64, length: Int64, is_long: Mask) -> Int64:
     return np.flatnonzero((block % every == 0) | inside)
 
 
-def _silences(rank: Rank, outer: Sequence[_Outermost]) -> HostEvents:
-    """Host gaps: times between outermost events without an event on any other thread."""
+def _silences(rank: Rank, events: HostEvents, outermost: Sequence[Int64]) -> HostEvents:
+    """Host gaps: times between outermost events, by thread, without one on any other thread."""
     steps = rank.step_ranges
     step_starts = np.empty(0, np.int64) if steps is None else np.sort(steps.start_ns)
-    busy = [intervals.union(start, end) for _, start, end, _ in outer]
+    busy = [intervals.union(events.start_ns[of], events.end_ns[of]) for of in outermost]
     columns: list[tuple[Int64, Int64, Int64, Int64]] = []
-    for number, (thread, start, end, name) in enumerate(outer):
-        begin, stop = np.maximum.accumulate(end)[:-1], start[1:]
+    for number, of in enumerate(outermost):
+        begin, stop = np.maximum.accumulate(events.end_ns[of])[:-1], events.start_ns[of[1:]]
         others = intervals.merge(*busy[:number], *busy[number + 1 :])
         covered = intervals.covered_within(others, begin, stop)
         counts = (stop > begin) & (covered <= _MAX_BUSY * (stop - begin))
         counts &= np.searchsorted(step_starts, begin) == np.searchsorted(step_starts, stop)
         rows = np.flatnonzero(counts)
         # Pairs of names as numbers that no event has.
-        pair = -1 - (name[:-1][rows] * (1 << 31) + name[1:][rows])
-        columns.append((begin[rows], stop[rows], np.full(len(rows), thread), pair))
+        pair = -1 - (events.name[of[rows]] * (1 << 31) + events.name[of[rows + 1]])
+        columns.append((begin[rows], stop[rows], events.thread[of[rows]], pair))
     begin, stop, threads, pairs = (
         np.concatenate([part[place] for part in columns]) for place in range(4)
     )
