@@ -33,7 +33,6 @@ from traceprof.replay.graph.run_graph import (
     RunGraph,
     by_number,
     in_this_process,
-    lacks_calls,
     measured_steps,
     replayed_steps,
     run_graph,
@@ -466,11 +465,14 @@ def cannot_be_replayed(analysis: OpenAnalysis) -> Refusal | None:
         return Refusal("a rank has no GPU: what delayed its work is not recorded", None)
     if not ranks:
         return Refusal("no report holds a GPU operation", None)
-    may_unload = analysis.run.has_report_per_process
-    without = [rank for rank in ranks if lacks_calls(rank, may_unload=may_unload)]
-    if without:
-        how = without[0].trace.how_to_collect(Part.API_CALLS)
-        return Refusal("the report has no CUDA API calls: what the host did is not known", how)
+    for rank in ranks:
+        has_calls = rank.has_calls
+        if analysis.run.has_report_per_process:
+            rank.release()
+            rank.trace.unload()
+        if not has_calls:
+            how = rank.trace.how_to_collect(Part.API_CALLS)
+            return Refusal("the report has no CUDA API calls: what the host did is not known", how)
     # Where effects come before their causes, nothing seems to wait for the GPU.
     known = {result.rank: result.why_unknown for result in analysis.measured.of(gpu_idle)}
     for rank in ranks:

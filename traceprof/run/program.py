@@ -6,7 +6,8 @@ Main compute is the program's actual work, without uploads and set-up.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -98,18 +99,6 @@ _MIN_OTHER = 0.2  # of the kernels' time: a loop that takes less comes before th
 _MOST = 0.5  # of the compute time: what kernels hold that stand for all of a program
 
 
-class MainCompute(Record, frozen=True):
-    """The operations of a rank that are its main compute."""
-
-    kernels: Mask  # bool[kernels]
-    has_graphs: bool  # whether it includes CUDA graphs that were traced as a whole
-    name: str | None  # the kernel that takes most time, if no name was recognised
-    # bool[kernels], kernels from whose first to whose last a period is to repeat: the same, if
-    # they were recognised; else those that take most time, until they make half of it
-    stands_for_all: Mask
-    graphs_stand_for_all: bool  # whether CUDA graphs are among these
-
-
 class MainSpan(Record, frozen=True):
     """When a rank's main compute ran, after any warm-up."""
 
@@ -117,11 +106,17 @@ class MainSpan(Record, frozen=True):
     whole_ns: tuple[int, int]  # span of what stands for all of the program
 
 
+Groups: TypeAlias = "list[tuple[Operations, Mask]]"
+"""Kernels, then CUDA graphs that were traced as a whole, each with those that are meant."""
+
+
 def main_compute(
     operations: RankOperations, names: Mapping[int, str], communicates: Mapping[int, str]
-) -> MainCompute:
-    """Return the main compute: matrix multiplications, else the kernel that takes most time.
+) -> tuple[Groups, Groups]:
+    """Return the main compute, and operations from whose first to whose last a period is to repeat.
 
+    Main compute is matrix multiplications, else the kernel, or all CUDA graphs, with most time. The
+    others are the same, if they were recognised; else those with most time, until they make half.
     `names`, `communicates`: demangled names and operations by kernels' name ids.
     """
     kernels = operations.kernels
@@ -140,7 +135,8 @@ def main_compute(
         chosen = [index for index, text in texts.items() if is_main[text]]
         mask = _have(signature, chosen, num_signatures)
         mask |= _other_program(kernels, int(mask.argmax()), texts)
-        return MainCompute(mask, False, None, mask, False)
+        recognised: Groups = [(kernels, mask)]
+        return recognised, recognised
     time = np.bincount(signature, kernels.length_ns, minlength=num_signatures)
     time_of: dict[str, float] = {}
     if len(operations.graphs):
@@ -148,20 +144,22 @@ def main_compute(
     for index, text in texts.items():
         time_of[text] = time_of.get(text, 0.0) + float(time[index])
     by_time = sorted(time_of, key=lambda text: (-time_of[text], text))
-    longest = by_time[0] if by_time else None
     held = np.cumsum([time_of[text] for text in by_time])
-    most = {*by_time[: int(np.searchsorted(held, _MOST * sum(time_of.values()))) + 1]}
-    main, standing = (
-        _have(signature, [index for index, text in texts.items() if text in of], num_signatures)
-        for of in ({longest}, most)
-    )
-    return MainCompute(main, longest == "", longest, standing, "" in most)
+    num_most = int(np.searchsorted(held, _MOST * sum(time_of.values()))) + 1
+
+    def groups(of: Collection[str]) -> Groups:
+        chosen = [index for index, text in texts.items() if text in of]
+        are_graphs_meant = np.full(len(operations.graphs), "" in of)
+        meant = _have(signature, chosen, num_signatures)
+        return [(kernels, meant), (operations.graphs, are_graphs_meant)]
+
+    return groups(by_time[:1]), groups(by_time[:num_most])
 
 
 def _other_program(kernels: Kernels, first: int, texts: Mapping[int, str]) -> Mask:
     """Kernels of unknown names that a program repeats before the first that is recognised.
 
-    None if they take little: then they prepare what comes.
+    All are False where they take little: then they prepare what comes.
     """
     before = kernels.signature[:first]
     count = np.bincount(before, minlength=len(kernels.name_of_signature))
@@ -181,14 +179,11 @@ def main_span(
     warm_up: Intervals,
 ) -> MainSpan | None:
     """Return when the main compute ran, after any warm-up; None if there is none."""
-    main = main_compute(operations, names, communicates)
-    tried_ns = _tried_until(operations.kernels, main, names)
-    start_ns = _first(_groups(operations, main), launched_by, calls, warm_up, tried_ns)
+    main, standing = main_compute(operations, names, communicates)
+    tried_ns = _tried_until(operations.kernels, main[0][1], names)
+    start_ns = _first(main, launched_by, calls, warm_up, tried_ns)
     if start_ns is None:
         return None
-    graphs = operations.graphs
-    standing: list[tuple[Operations, Mask]] = [(operations.kernels, main.stands_for_all)]
-    standing += [(graphs, np.ones(len(graphs), np.bool_))] * main.graphs_stand_for_all
     begin_ns = _first(standing, launched_by, calls, warm_up, tried_ns)
     # What stands for all includes the main compute, which is there.
     ends = [int(group.ends(chosen).max()) for group, chosen in standing if chosen.any()]
@@ -200,10 +195,10 @@ def is_trial(name: str) -> bool:
     return _TRIAL.search(name) is not None
 
 
-def _tried_until(kernels: Kernels, main: MainCompute, names: Mapping[int, str]) -> int:
+def _tried_until(kernels: Kernels, is_main: Mask, names: Mapping[int, str]) -> int:
     """When the trials of algorithms were over that most main compute follows; 0 without any."""
     trials = np.flatnonzero(kernels.are_named(key for key, name in names.items() if is_trial(name)))
-    before = np.cumsum(main.kernels)
+    before = np.cumsum(is_main)
     held = np.diff(before[trials], prepend=0, append=before[-1:])
     most = int(held.argmax()) if len(trials) else 0
     return int(kernels.ends(trials[most - 1 : most])[0]) if most else 0
@@ -245,21 +240,14 @@ def first_launch(
     """
     first: list[int] = []
     for operations in devices:
-        main = main_compute(operations, names, communicates)
-        groups = _groups(operations, main)
-        call = np.concatenate([launching_calls(group, calls)[chosen] for group, chosen in groups])
+        main, _ = main_compute(operations, names, communicates)
+        call = np.concatenate([launching_calls(group, calls)[chosen] for group, chosen in main])
         launched = calls.start_ns[call[call >= 0]]
         cold = launched[_are_outside(launched, warm_up)]
         launched = cold if len(cold) else launched
         if len(launched):
             first.append(int(launched.min()))
     return min(first, default=None)
-
-
-def _groups(operations: RankOperations, main: MainCompute) -> list[tuple[Operations, Mask]]:
-    graphs = operations.graphs
-    groups: list[tuple[Operations, Mask]] = [(operations.kernels, main.kernels)]
-    return groups + [(graphs, np.ones(len(graphs), np.bool_))] * main.has_graphs
 
 
 def _are_outside(times_ns: Int64, covered: Intervals) -> Mask:

@@ -11,7 +11,6 @@ import pytest
 from tests.reference.gpu_machine import Machine
 from tests.reference.gpu_programs import PROGRAMS, Program, worker
 from tests.support.builders import global_tid
-from tests.support.databases import query
 from tests.support.selection import known, long_after
 from traceprof.analysis import Options, analyze
 from traceprof.replay.graph.run_graph import run_graph
@@ -102,24 +101,6 @@ def test_others_run_from_a_switch_to_the_next_and_shortly_after(tmp_path: Path) 
     assert not known(alone).any()
 
 
-def test_others_that_ran_agree_with_a_plain_loop_over_real_switches(traces: Path) -> None:
-    path = traces / "pairs" / "a100_loader_1_8workers.sqlite"
-    rows = query(
-        path, "SELECT start, isSchedIn, globalTid FROM SCHED_EVENTS ORDER BY start, isSchedIn"
-    )
-    threads = sorted({thread for _, _, thread in rows})
-    times_ns = [time for time, *_ in rows[::40]] + [time + 20_000 for time, *_ in rows[::40]]
-    with closing(open_trace(path)) as trace:
-        ran = trace.others_ran(np.array(times_ns), np.array(threads[::2]))
-    expected = []
-    for wanted in times_ns:
-        last = {thread: (time, is_on) for time, is_on, thread in rows if time < wanted}
-        others = [last[thread] for thread in threads[1::2] if thread in last]
-        expected.append(any(is_on or wanted - time <= 50_000 for time, is_on in others))
-    assert known(ran).tolist() == expected
-    assert 0 < sum(expected) < len(expected)
-
-
 # -- threads that may load ------------------------------------------------------------------------
 
 
@@ -193,32 +174,3 @@ def test_workers_are_processes_of_the_same_name_without_a_gpu(tmp_path: Path) ->
     del machine.rows[schema.SWITCHES]
     with closing(open_trace(machine.write(tmp_path / "unseen.sqlite"))) as trace:
         assert [dict(report.num_workers) for report in open_run([trace]).reports] == [{}]
-
-
-def test_workers_of_a_real_loader_by_a_plain_loop(traces: Path) -> None:
-    path = traces / "pairs" / "a100_loader_1_8workers.sqlite"
-    with closing(open_trace(path)) as trace:
-        (process,) = {key.process for key in trace.operations}
-        ran_ns = trace.workers_ran(process, 10**9, 6 * 10**9)
-    rows = query(
-        path,
-        "SELECT start, isSchedIn, globalTid FROM SCHED_EVENTS WHERE globalTid IN"
-        " (SELECT globalTid FROM ThreadNames JOIN StringIds ON id = nameId WHERE value = ?)"
-        " ORDER BY start, isSchedIn",
-        "python",
-    )
-    spent: dict[int, int] = {}
-    since: dict[int, int] = {}
-    for time, is_on, thread in rows:
-        if is_on:
-            since[thread] = time
-        elif thread in since:
-            ran = min(time, 6 * 10**9) - max(since.pop(thread), 10**9)
-            spent[thread] = spent.get(thread, 0) + max(ran, 0)
-    busiest: dict[int, int] = {}
-    for thread, ran in spent.items():
-        busiest[thread >> 24] = max(busiest.get(thread >> 24, 0), ran)
-    del busiest[process >> 24]
-    assert sorted(ran_ns.tolist()) == sorted(busiest.values())
-    assert len(ran_ns) == 8
-    assert ran_ns.min() > 0.7 * 5e9

@@ -244,15 +244,6 @@ def _reopen(analysis: OpenAnalysis) -> None:
         trace.reopen()
 
 
-def lacks_calls(rank: Rank, *, may_unload: bool) -> bool:
-    """Return whether a rank has no API calls; they are read, and perhaps unloaded again."""
-    has_calls = rank.has_calls
-    if may_unload:
-        rank.release()
-        rank.trace.unload()
-    return not has_calls
-
-
 def clock_shift(analysis: OpenAnalysis, rank: Rank) -> int:
     """Return the offset from times of a rank's report to the run's clock."""
     begin = np.array([rank.window.start_ns], np.int64)
