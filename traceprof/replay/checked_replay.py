@@ -272,8 +272,9 @@ class CheckedReplay(Record, frozen=True):
     communication: Float64  # float64[s], communication time, ns
     # float64[s, w n], ns, under n assumptions, without changes of edges between ranks
     lengths: Float64
-    own_as_it_is: Float64  # float64[w], ns, the mean step by begin of the rank where it is longest
-    own_lengths: Float64  # float64[w n], the same under the n assumptions
+    # float64[w (1 + n)], ns, the mean step by begin of the rank where it is longest: as it is, then
+    # under the n assumptions
+    own: Float64
     others: tuple[range, ...]  # places of each one's other readings among the n
 
     @property
@@ -362,8 +363,7 @@ class CheckedReplay(Record, frozen=True):
         """Return the change of the slowest rank's mean step, ns: staggered ranks gain unequally."""
         if assumption.changes_run:
             return 0.0
-        own = self.own_lengths[len(Way) * place + Way.PLAIN]
-        return float(own - self.own_as_it_is[Way.PLAIN])
+        return float(self.own[len(Way) * (1 + place) + Way.PLAIN] - self.own[Way.PLAIN])
 
     def least_ns(self, place: int, assumption: Assumption) -> tuple[float, float]:
         """Return two lower bounds of a step under an assumption, in ns: a safe one and an estimate.
@@ -443,8 +443,7 @@ def checked_replay(
         as_it_is=by_end[:, : len(Way)],
         communication=_communication(analysis, graph),
         lengths=by_end[:, len(Way) : -2],
-        own_as_it_is=own[: len(Way)],
-        own_lengths=own[len(Way) : -2],
+        own=own,
         others=others,
     )
 

@@ -30,11 +30,6 @@ class PathPart(Struct, frozen=True, forbid_unknown_fields=True):
         Count, "Time between the end of what an operation waited for and its start."
     ]
 
-    @property
-    def total_ns(self) -> int:
-        """The time of all kinds of parts."""
-        return self.compute_ns + self.communication_ns + self.copy_ns + self.host_ns + self.delay_ns
-
 
 class StepPathPart(Struct, frozen=True, forbid_unknown_fields=True):
     """A part of a step's critical path: a call, an operation, or what passes between them."""
@@ -72,13 +67,6 @@ class Baseline(Record, frozen=True):
     ]
     gates: tuple[Gate, ...]  # the checks
     subject: str = "a step"  # a step of the longest phase, or the training if no steps are known
-
-    @property
-    def misfit(self) -> float | None:
-        """Replayed over measured, less 1; None if that is unknown."""
-        if self.replayed_ns is None or self.step_ns == 0:
-            return None
-        return self.replayed_ns / self.step_ns - 1
 
 
 class Refusal(Record, frozen=True):

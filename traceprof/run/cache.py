@@ -49,12 +49,8 @@ class Cache:
         if derive not in self:
             result = derive(owner)
             release()
-            self.keep(derive, result)
+            self._results[derive, ()] = result
         return self.get(derive, owner)
-
-    def keep(self, derive: Callable[..., Kept], result: Kept) -> None:
-        """Keep what a function would derive from the owner alone, where it is known already."""
-        self._results[derive, ()] = result
 
     def release(self, derive: Callable[..., Any] | None = None) -> None:
         """Release all results, or one of the owner alone; they are derived again when needed."""

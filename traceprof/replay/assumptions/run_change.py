@@ -120,8 +120,6 @@ def without_stragglers(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | R
     return replace(_removed(edges), left_out=frozenset(late))
 
 
-# Orders by readiness change what is ready when: they settle in two or three rounds, or never.
-_MAX_ROUNDS = 8
 _USUAL_TURN_AROUND_NS = 1_500.0  # where no send follows another one closely
 
 

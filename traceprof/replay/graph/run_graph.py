@@ -99,16 +99,13 @@ def _transfer_weights(
     for operations, of_columns in zip(matched, scales, strict=True):
         last_start_ns = operations.start_ns.max(axis=1, keepdims=True)
         transfer = (operations.end_ns - last_start_ns).astype(np.float64)
-        by_column, num = (
-            [of_columns[column] for column in range(transfer.shape[1])],
-            of_columns[0].num,
-        )
+        by_column = [of_columns[column] for column in range(transfer.shape[1])]
         scaled = (
             (transfer * np.stack([factors.of(number) for factors in by_column], axis=1)).ravel()
-            for number in range(num)
+            for number in range(by_column[0].num)
         )
         nothing = np.zeros(transfer.size)
-        weights.append(WeightSets.of_columns(nothing, [nothing] * num))
+        weights.append(WeightSets.of_columns(nothing, [nothing] * by_column[0].num))
         weights.append(WeightSets.of_columns(transfer.ravel(), scaled))
     return weights
 

@@ -40,11 +40,6 @@ class Sample(Record, frozen=True):
         """Return when the host of a rank's process was in these steps."""
         return self.spans[rank.report, rank.process]
 
-    def compares(self, numbers: Int64) -> slice:
-        """Return which steps are compared, of numbers that ascend."""
-        low, high = self.compared
-        return slice(*np.searchsorted(numbers, (low, high + 1)).tolist())
-
 
 def sample_of(
     run: Run, measured: Sequence[BreakdownResult], numbers: Mapping[int, Int64] | None = None
@@ -156,7 +151,8 @@ class RankSteps(Record, frozen=True):
 
     def compared(self, sample: Sample) -> RankSteps:
         """Return those steps of a sample that are compared."""
-        inner = sample.compares(self.number)
+        low, high = sample.compared
+        inner = slice(*np.searchsorted(self.number, (low, high + 1)).tolist())
         limits = slice(inner.start, inner.stop + 1)
         return replace(
             self,
