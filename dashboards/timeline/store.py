@@ -12,6 +12,7 @@ import time
 import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -38,49 +39,41 @@ _log = logging.getLogger("traceprof.dashboard")
 
 
 class EventReader:
-    """Reads and keeps the events of ranks on its own thread, one rank after the other."""
+    """Reads the events of ranks on threads of its own, each rank once."""
 
     def __init__(self, read: Callable[[int], object]) -> None:
         self._read = read
-        self._waiting: OrderedDict[int, None] = OrderedDict()
-        self._failed: dict[int, TraceprofError] = {}
-        self._changed = threading.Condition()
-        self._is_running = False
+        self._asked: dict[int, Future[object]] = {}
+        self._lock = threading.Lock()
 
     def finish(self, numbers: Iterable[int], timeout_s: float) -> bool:
         """Wait until ranks are read; return whether they all are, or raise why one is not."""
         wanted = list(numbers)
-        with self._changed:
-            self._waiting.update(dict.fromkeys(wanted))
-            if self._waiting and not self._is_running:
-                self._is_running = True
-                threading.Thread(target=self._work, name="reading events", daemon=True).start()
-            is_read = self._changed.wait_for(
-                lambda: not any(number in self._waiting for number in wanted), timeout_s
-            )
-            for number in wanted:
-                if number in self._failed:
-                    raise self._failed[number]
-            return is_read
+        with self._lock:
+            new = [number for number in wanted if number not in self._asked]
+            self._asked |= {number: Future() for number in new}
+        if new:
+            work = threading.Thread(target=self._work, args=(new,), name="reading events")
+            work.daemon = True
+            work.start()
+        done, waiting = wait([self._asked[number] for number in wanted], timeout_s)
+        for one in done:
+            one.result()
+        return not waiting
 
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                if not self._waiting:
-                    self._is_running = False
-                    return
-                number = next(iter(self._waiting))
-            try:
-                self._read(number)
-            except TraceprofError as error:
-                self._failed[number] = error
-            except Exception:  # noqa: BLE001  (said in the page and in the log)
-                _log.exception("cannot read the events of rank %s", number)
-                why = "an internal error, which the terminal that runs traceprof shows"
-                self._failed[number] = TraceprofError("cannot search", why, "report it")
-            with self._changed:
-                del self._waiting[number]
-                self._changed.notify_all()
+    def _work(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self._finish(number, self._asked[number])
+
+    def _finish(self, number: int, asked: Future[object]) -> None:
+        try:
+            asked.set_result(self._read(number))
+        except TraceprofError as error:
+            asked.set_exception(error)
+        except Exception:  # noqa: BLE001  (said in the page and in the log)
+            _log.exception("cannot read the events of rank %s", number)
+            why = "an internal error, which the terminal that runs traceprof shows"
+            asked.set_exception(TraceprofError("cannot search", why, "report it"))
 
 
 MAX_WAIT_S = 0.2
