@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +10,7 @@ from statistics import mean
 from typing import Any
 
 import pytest
+from flask.testing import FlaskClient
 from playwright.sync_api import Page, expect
 
 from dashboards.address import Address
@@ -33,6 +33,7 @@ from tests.support.commands import run
 from tests.support.dashboard import Timeline, box_of, named, text
 from tests.support.selection import known
 from tests.support.traces import SAMPLE
+from tests.support.workers import until
 from traceprof.analyses.breakdown import Measures
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.comparison.ask import compare as compare_sides
@@ -129,17 +130,20 @@ def test_without_its_reports_a_side_cannot_be_drawn(analysis: Analysis, tmp_path
     assert "Before: there are several recordings; none of them is drawn." in shown
 
 
-def test_both_sides_are_answered(analysis: Analysis, compared: ComparedSides) -> None:
+@pytest.fixture
+def browser(analysis: Analysis, compared: ComparedSides) -> FlaskClient:
+    """Return a client of a server that has made the comparison."""
     answer_by(analysis, lambda *_: compared, QUESTION)
-    browser = create_app(analysis).server.test_client()
+    asked = questions_about(analysis).about(QUESTION)
+    until(lambda: asked.is_over)
+    return create_app(analysis).server.test_client()
 
+
+def test_both_sides_are_answered(browser: FlaskClient, compared: ComparedSides) -> None:
     def ask(path: str) -> Any:
         response = browser.get(path)
         return json.loads(response.get_data()) if response.status_code == 200 else None
 
-    asked = questions_about(analysis).about(QUESTION)
-    while not asked.is_over:
-        time.sleep(0.01)
     for side, path in ((compared.before, "timeline-before"), (compared.after, "timeline")):
         assert side is not None
         for rank in side.ranks:
@@ -168,13 +172,8 @@ def test_both_sides_are_answered(analysis: Analysis, compared: ComparedSides) ->
 
 
 def test_kernels_that_changed_are_marked_on_both_sides(
-    analysis: Analysis, compared: ComparedSides
+    analysis: Analysis, browser: FlaskClient, compared: ComparedSides
 ) -> None:
-    answer_by(analysis, lambda *_: compared, QUESTION)
-    browser = create_app(analysis).server.test_client()
-    asked = questions_about(analysis).about(QUESTION)
-    while not asked.is_over:
-        time.sleep(0.01)
     kernels = [kernel for kernel in compared.comparison.kernels if kernel.is_significant][:6]
     for path, side, name in (
         ("timeline-before", known(compared.before), "before"),
