@@ -201,5 +201,6 @@ def test_a_straggler_and_those_who_waited_are_seen_together(page: Page, run: Ana
         start, span = shown.view
         assert all(start < one["begin"] + one["length"] < start + span for one in members)
         assert "waited" in shown.panel
-        assert shown.ask(f"t.layout.uncertaintyText({finding.rank})").startswith("clock ± ")
+        head = f"t.rows.find((row) => row.type === 'rank' && row.number === {finding.rank})"
+        assert shown.ask(f"{head}.note").startswith("clock ± ")
         page.goto("about:blank")  # before the server goes

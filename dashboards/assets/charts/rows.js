@@ -7,7 +7,7 @@ import { linearTicks } from "./ticks.js";
 /** @import { Box, Picture, RowPlace, RowsOptions } from "./types.d.ts" */
 
 const [LEFT, RIGHT] = [58, 22]; // of the numbers of a row, and beside the last one of the axis
-const [TITLE, BELOW, FOOT] = [24, 6, 30]; // above a row, below it, and below the last one
+const [TITLE, BELOW, FOOT] = [22, 6, 30]; // above a row, below it, and below the last one
 const [TICK, LINE] = [75, 26]; // between numbers of the axis, and of a row
 const CLICK = 4; // pixels that the pointer may move in a click
 
