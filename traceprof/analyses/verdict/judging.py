@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import structs
@@ -119,18 +119,13 @@ def _weighed(
 ) -> Iterator[Finding]:
     """Yield the findings; those of ranks that hardly ran beside others of a report are `info`."""
     report_of = {info.rank: info.report for info in run.ranks}
-    longest_ns: dict[int, int] = defaultdict(int)
-    for result in breakdowns:
-        report = report_of[result.rank]
-        longest_ns[report] = max(longest_ns[report], result.judged.window_ns)
-    hardly_ran = {
-        result.rank
-        for result in breakdowns
-        if result.judged.window_ns < _MIN_JUDGED * longest_ns[report_of[result.rank]]
-    }
+    judged_ns = {result.rank: result.judged.window_ns for result in breakdowns}
+    by_length = sorted(judged_ns, key=lambda rank: judged_ns[rank])
+    longest_ns = {report_of[rank]: judged_ns[rank] for rank in by_length}
     for finding in findings:
-        is_info = finding.rank in hardly_ran
-        yield structs.replace(finding, severity=Severity.INFO) if is_info else finding
+        least_ns = _MIN_JUDGED * longest_ns.get(report_of.get(finding.rank, -1), 0)
+        hardly_ran = judged_ns.get(finding.rank, least_ns) < least_ns
+        yield structs.replace(finding, severity=Severity.INFO) if hardly_ran else finding
 
 
 def _judged(
