@@ -62,7 +62,7 @@ class annotate:  # noqa: N801  (used like a function: `with annotate("validate")
 
     def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         """Return the function with a range around every call."""
-        return _named(function, lambda: self._text, _nothing_more)
+        return _named(function, lambda: self._text, lambda *_: None)
 
 
 class _Step(annotate):
@@ -123,10 +123,6 @@ def _step_ends(text: str, is_whole: bool) -> None:
         nvtx_ranges.push(nvtx_ranges.message(labels.cut(text)))
         nvtx_ranges.pop()
     steps.mark_ends(is_whole=is_whole)
-
-
-def _nothing_more(_text: str, _is_whole: bool) -> None:
-    """Do nothing after a range that is not a step."""
 
 
 def _named(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
 
+_rank_row = maker(model.Rank, "num_workers")
 _module_row = maker(model.Module, "rank", "per_steady_step_ns", "steady_error_ns")
 _step_row = maker(model.Step, "rank", "step", "start_ns", "end_ns", "left_out", "phase")
 _totals_row = maker(model.CommunicationTotals, "rank", "num_steps")
@@ -81,14 +82,7 @@ def _reports(result: RunResult) -> Iterator[model.Report]:
 
 def _ranks(result: RunResult) -> Iterator[model.Rank]:
     for rank in result.run.ranks:
-        yield model.Rank(
-            rank=rank.rank,
-            report=rank.report,
-            pid=rank.pid,
-            device=rank.device,
-            gpu=rank.gpu,
-            num_workers=result.run.reports[rank.report].num_workers.get(rank.process),
-        )
+        yield _rank_row(rank, result.run.reports[rank.report].num_workers.get(rank.process))
 
 
 def _steps(result: RunResult) -> Iterator[model.Step]:
