@@ -43,13 +43,7 @@ from traceprof.trace.nsight.metadata import (
 )
 from traceprof.trace.nsight.mpi import mpi_processes, read_mpi_calls
 from traceprof.trace.nsight.nccl import read_communication_calls
-from traceprof.trace.nsight.nvtx import (
-    EventColumns,
-    Events,
-    domain_names,
-    read_events,
-    read_label_ranges,
-)
+from traceprof.trace.nsight.nvtx import Events, domain_names, read_events, read_label_ranges
 from traceprof.trace.nsight.rows import read_strings, read_thread_names, refers_to
 from traceprof.trace.sqlite.database import Database, FileUse
 from traceprof.trace.sqlite.read_columns import count_rows
@@ -57,9 +51,8 @@ from traceprof.units import counted
 
 
 class _NamedRanges(Record, frozen=True):
-    """NVTX ranges and names, and the communication calls in them."""
+    """What is known of NVTX ranges by process, and the communication calls in them."""
 
-    events: EventColumns | None  # None once they are released
     domains: Mapping[tuple[int, int], str]  # names of domains by process and id
     label_ranges: Mapping[int, LabelRanges]  # ranges of `instrument` by process
     communication_calls: Mapping[int, ProcessCalls]  # by process
@@ -110,7 +103,6 @@ class NsightTrace(Capture):
         self._database = Database(path, progress, file=file, remedy=RE_EXPORT)
         self._held: dict[Part, bool] = {}
         self.moved: Mapping[RankKey, int] = {}
-        self._events: Events | None = None
         self._range_tables: dict[int, RangeTable | None] = {}
         try:
             check_is_export(self._database)
@@ -148,31 +140,25 @@ class NsightTrace(Capture):
     @_ReadAgain
     def _named_ranges(self) -> _NamedRanges:
         with self.in_use:
-            columns = read_events(self._database)
-            events = Events(self._database, columns, self.capture_end_ns)
+            events = self._nvtx_events
             domains = domain_names(events)
             label_ranges = read_label_ranges(events, domains)
             calls = read_communication_calls(events, domains, label_ranges)
-        return _NamedRanges(columns, domains, label_ranges, calls)
+        return _NamedRanges(domains, label_ranges, calls)
 
     @_ReadAgain
     def _api_calls(self) -> Mapping[int, model.ApiCalls]:
         with self.in_use:
             return dict(read_api_calls(self._database))
 
-    @property
+    @_ReadAgain
     def _nvtx_events(self) -> Events:
-        """The NVTX events, read again if they were released."""
-        if self._events is None:
-            columns = self._named_ranges.events or read_events(self._database)
-            self._events = Events(self._database, columns, self.capture_end_ns)
-        return self._events
+        with self.in_use:
+            return Events(self._database, read_events(self._database), self.capture_end_ns)
 
     def release(self) -> None:
-        self._events = None
+        vars(self).pop("_nvtx_events", None)
         self._range_tables.clear()
-        if "_named_ranges" in vars(self):
-            self._named_ranges = replace(self._named_ranges, events=None)
         self._database.shrink()
 
     def unload(self) -> None:
