@@ -64,20 +64,18 @@ class StoredRun(Record, frozen=True):
     median_step_ns: Count | None  # the median of the same; None without steps
 
 
-def rows(document: Document, table: str) -> list[Row]:
-    """Return the rows of a table, without the column of the run."""
+def _rows(document: Document, table: str) -> list[Row]:
     cells = [
-        tuple(cell(value) for value in msgspec.structs.astuple(record))
+        tuple(_cell(value) for value in msgspec.structs.astuple(record))
         for record in getattr(document, table)
     ]
     if table != "ranks":
         return cells
-    hosts = {rank.rank: (cell(rank.host), cell(rank.gpu_id)) for rank in document.run.ranks}
+    hosts = {rank.rank: (_cell(rank.host), _cell(rank.gpu_id)) for rank in document.run.ranks}
     return [(*row, *hosts[rank.rank]) for row, rank in zip(cells, document.ranks, strict=True)]
 
 
-def cell(value: Any) -> Any:  # noqa: ANN401
-    """Return a value as SQLite can hold it: lists and dicts as JSON."""
+def _cell(value: Any) -> Any:  # noqa: ANN401
     if value.__class__ in _PLAIN:
         return value
     if isinstance(value, str):
@@ -173,15 +171,15 @@ _MAX_WAIT_S = 120.0  # for others who write
 
 
 @contextmanager
-def written(path: AnyPath) -> Iterator[Database]:
+def _written(path: AnyPath) -> Iterator[Database]:
     """Yield a store, made or brought up to date, whose changes all happen at the end or never."""
     from sqlite_utils import Database  # noqa: PLC0415  (it takes pandas with it)
 
-    with _removed_if_full(Path(path)), closing(connected(Path(path), "rwc")) as connection:
+    with _removed_if_full(Path(path)), closing(_connected(Path(path), "rwc")) as connection:
         connection.execute("BEGIN IMMEDIATE")  # waits for its turn before it reads anything
         try:
             store = Database(connection, execute_plugins=False, recursive_triggers=False)
-            if version_of(connection, path) == 0:
+            if _version_of(connection, path) == 0:
                 _create(store)
                 store.execute(f"PRAGMA application_id = {_APPLICATION}")
                 store.execute(f"PRAGMA user_version = {_VERSION}")
@@ -205,32 +203,29 @@ def _removed_if_full(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def read(path: AnyPath) -> Iterator[sqlite3.Connection]:
-    """Yield an existing store; a `TraceprofError` if there is none."""
+def _read(path: AnyPath) -> Iterator[sqlite3.Connection]:
     source = Path(path)
     if not source.is_file():
         raise TraceFileError(f"cannot read {path}", "there is no such file", "check the path")
     # What somebody who was interrupted has left must be undone, which takes more than reading.
     mode = "rw" if os.access(source, os.W_OK) else "ro"
-    with errors(path), closing(connected(source, mode)) as connection:
-        if version_of(connection, path) == 0:
+    with _errors(path), closing(_connected(source, mode)) as connection:
+        if _version_of(connection, path) == 0:
             raise UsageError(f"cannot read {path}", "no run was saved there", "save one first")
         yield connection
 
 
-def connected(path: Path, mode: str) -> sqlite3.Connection:
-    """Return a connection; `mode` is SQLite's: `ro`, `rw`, or `rwc`, which creates the file."""
+def _connected(path: Path, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", timeout=_MAX_WAIT_S, uri=True)
 
 
 @contextmanager
-def errors(path: AnyPath) -> Iterator[None]:
-    """Turn SQLite's errors into errors that say what to do."""
+def _errors(path: AnyPath) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
         remedy = "choose another file, or check the disk and the permissions"
-        raise refused(path, str(error), remedy) from error
+        raise _refused(path, str(error), remedy) from error
 
 
 def is_store(path: AnyPath) -> bool:
@@ -243,32 +238,27 @@ def is_store(path: AnyPath) -> bool:
     return head.startswith(b"SQLite format 3\0") and head[_MARK] == _APPLICATION.to_bytes(4, "big")
 
 
-def version_of(connection: sqlite3.Connection, path: AnyPath) -> int:
-    """Return the version of a store, 0 for an empty file.
-
-    A `UsageError` if it is not a store, or a newer traceprof wrote it.
-    """
+def _version_of(connection: sqlite3.Connection, path: AnyPath) -> int:
+    """Return the version of a store, 0 for an empty file."""
     [application], [version] = (
         connection.execute(f"PRAGMA {name}").fetchone()
         for name in ("application_id", "user_version")
     )
-    if not has_tables(connection) and application in {0, _APPLICATION}:
+    if not _has_tables(connection) and application in {0, _APPLICATION}:
         return 0
     if application != _APPLICATION:
-        raise refused(path, "it is a database of something else", "choose another file")
+        raise _refused(path, "it is a database of something else", "choose another file")
     if version > _VERSION:
         why = f"a newer traceprof wrote it (version {version} of the store)"
-        raise refused(path, why, "update traceprof, or choose another file")
+        raise _refused(path, why, "update traceprof, or choose another file")
     return int(version)
 
 
-def has_tables(connection: sqlite3.Connection) -> bool:
-    """Return whether a database is not empty."""
+def _has_tables(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
 
 
-def refused(path: AnyPath, why: str, remedy: str) -> UsageError:
-    """Return the error for a file in which no run can be saved."""
+def _refused(path: AnyPath, why: str, remedy: str) -> UsageError:
     return UsageError(f"cannot use {path} as a store of runs", why, remedy)
 
 
@@ -281,18 +271,18 @@ def check(path: AnyPath, name: str | None = None) -> None:
     target = Path(path)
     _check_name(path, name)
     if not os.fspath(path) or os.fspath(path) == "-" or (target.exists() and not target.is_file()):
-        raise refused(path, "it is not a file", "name a file, such as runs.db")
+        raise _refused(path, "it is not a file", "name a file, such as runs.db")
     if not target.exists():
         if not target.parent.is_dir():
-            raise refused(path, "its folder does not exist", "create it, or choose another place")
+            raise _refused(path, "its folder does not exist", "create it, or choose another place")
         if not os.access(target.parent, os.W_OK):
-            raise refused(path, "its folder cannot be written to", "choose another place")
+            raise _refused(path, "its folder cannot be written to", "choose another place")
         return
     if not os.access(target, os.W_OK):
-        raise refused(path, "it cannot be written to", "choose another place")
-    with errors(path), closing(connected(target, "rw")) as connection:
-        version_of(connection, path)
-        if name is not None and has_tables(connection):
+        raise _refused(path, "it cannot be written to", "choose another place")
+    with _errors(path), closing(_connected(target, "rw")) as connection:
+        _version_of(connection, path)
+        if name is not None and _has_tables(connection):
             _check_free(connection, path, name)
 
 
@@ -323,9 +313,9 @@ def save(
     run_document = document(result)
     # What takes time is done before others have to wait.
     text = zlib.compress(_json(run_document), 1)
-    tables = {table: rows(run_document, table) for table in LISTS}
+    tables = {table: _rows(run_document, table) for table in LISTS}
     facts = _facts(result, run_document, dict(labels or {}))
-    with errors(path), written(path) as store:
+    with _errors(path), _written(path) as store:
         if name is None:
             name = _free_name(store.conn, Path(run_document.reports[0].path).stem)
         else:
@@ -356,7 +346,7 @@ def load_json(path: AnyPath, name: str) -> bytes:
 
     A `TraceprofError` if there is no such store or run, or the document was changed.
     """
-    with read(path) as connection:
+    with _read(path) as connection:
         row = connection.execute(
             "SELECT json_zlib FROM documents JOIN runs ON runs.id = run WHERE name = ?", [name]
         ).fetchone()
@@ -389,7 +379,7 @@ def stored_runs(path: AnyPath) -> list[StoredRun]:
 
     A `TraceprofError` if there is no such store.
     """
-    with read(path) as connection:
+    with _read(path) as connection:
         names = ", ".join(StoredRun.__struct_fields__)
         stored = connection.execute(f"SELECT {names} FROM runs ORDER BY id").fetchall()  # noqa: S608
     return [_stored_run(row, path) for row in stored]
@@ -432,7 +422,7 @@ def _facts(result: RunResult, run_document: Document, labels: dict[str, str]) ->
     ]
     return {
         "labels": json.dumps(labels),
-        "git_commit": cell(labels.get("commit") or next(iter(commits), None)),
+        "git_commit": _cell(labels.get("commit") or next(iter(commits), None)),
         "recorded_utc": _utc(min(starts_ns) / 1e9) if starts_ns else None,
         "saved_utc": _utc(datetime.now(timezone.utc).timestamp()),
         "hosts": json.dumps(sorted({rank.host for rank in run_document.run.ranks})),
@@ -450,13 +440,13 @@ def _utc(seconds: float) -> str:
 def _check_name(path: AnyPath, name: str | None) -> None:
     if name is not None and (not name.strip() or "#" in name or name != one_line(name)):
         remedy = "choose a name of printable characters without #, which stands before it"
-        raise refused(path, f"{name!r} cannot be the name of a run", remedy)
+        raise _refused(path, f"{name!r} cannot be the name of a run", remedy)
 
 
 def _check_free(connection: sqlite3.Connection, path: AnyPath, name: str) -> None:
     if connection.execute("SELECT 1 FROM runs WHERE name = ?", [name]).fetchone():
         why = f"there is a run named {name!r} already"
-        raise refused(path, why, "choose another --name, or delete that run first")
+        raise _refused(path, why, "choose another --name, or delete that run first")
 
 
 def _free_name(connection: sqlite3.Connection, stem: str) -> str:
