@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_type_hints
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 
 Numbers = npt.NDArray[Any]
-
-_MAX_NARROW = np.iinfo(np.int16).max
 
 
 class TextColumn(Record, frozen=True):
@@ -94,25 +93,18 @@ def _category(parts: Sequence[TextColumn]) -> ExtensionArray:
     """Return names as a column of categories: the names that occur, in alphabetical order."""
     import pandas as pd  # noqa: PLC0415
 
-    used = [np.zeros(len(part.texts), np.bool_) for part in parts]
-    for part, is_used in zip(parts, used, strict=True):
-        is_used[part.index[part.index >= 0]] = True
-    texts = sorted(
-        {
-            text
-            for part, is_used in zip(parts, used, strict=True)
-            for text, is_there in zip(part.texts, is_used.tolist(), strict=True)
-            if is_there and text is not None
-        }
-    )
-    place: dict[str | None, int] = {text: number for number, text in enumerate(texts)}
-    kind = np.int16 if len(texts) < _MAX_NARROW else np.int32
+    used: set[str | None] = set()
+    for part in parts:
+        num_uses = np.bincount(part.index + 1, minlength=len(part.texts) + 1)
+        used.update(compress(part.texts, num_uses[1:]))
+    names = sorted(name for name in used if name is not None)
+    code: dict[str | None, int] = {name: number for number, name in enumerate(names)}
     codes = [
         # The last stands for an index of -1.
-        np.array([*(place.get(text, -1) for text in part.texts), -1], kind)[part.index]
+        np.array([*(code.get(text, -1) for text in part.texts), -1], np.int32)[part.index]
         for part in parts
     ]
-    return pd.Categorical.from_codes(np.concatenate(codes), pd.Index(texts, dtype="str"))
+    return pd.Categorical.from_codes(np.concatenate(codes), pd.Index(names, dtype="str"))
 
 
 # Texts of which hardly one is like another; all others are names.
