@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,6 +122,17 @@ def test_workers_ignore_ctrl_c_and_end_with_an_error_here(tmp_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt), w.workers(2, work) as pool:
         list(pool.as_completed([pool.submit(0), pool.submit(1)], fail))
     assert child_pids() == before
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None])
+def test_workers_go_on_without_a_terminal_if_this_process_does(handler: Any) -> None:
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        with w.workers(1, signal.getsignal) as pool:
+            found = pool.submit(signal.SIGHUP).result()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert found == (signal.SIG_IGN if handler == signal.SIG_IGN else signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("is_read_only", [True, False])

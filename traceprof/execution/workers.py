@@ -131,8 +131,9 @@ def _start(work: Callable[[Any], Any], parent: int, old_mask: set[int | signal.S
     if os.getppid() != parent:  # it ended before that
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process answers Ctrl-C
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which the pool ends workers
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` has it
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
     gc.freeze()  # the parent's garbage may be of libraries whose threads do not exist here
     _work = work
