@@ -396,17 +396,20 @@ def test_a_kernel_cannot_run_while_others_of_its_stream_do(tmp_path: Path) -> No
     assert f"rank 0: {reason}" in [note for _, note in result.notes]
 
 
-def test_kernels_of_another_stream_run_beside_it(tmp_path: Path) -> None:
-    with ranks_of(_overrun(stream=8).write(tmp_path / "beside.sqlite")) as (rank,):
-        assert rank.window.end_ns == 2_000_000_000
-        assert not rank.losses.reasons
-
-
-def test_a_stream_whose_kernels_overlap_keeps_their_durations(tmp_path: Path) -> None:
+def overlapping() -> TraceBuilder:
     builder = _overrun()
     for number in range(50):
         builder.kernel(20_000 * number + 5_000, 20_000 * number + 15_000)
-    with ranks_of(builder.write(tmp_path / "overlapping.sqlite")) as (rank,):
+    return builder
+
+
+@pytest.mark.parametrize(
+    "builder", [_overrun(stream=8), overlapping()], ids=["of another stream", "overlapping"]
+)
+def test_where_kernels_run_beside_each_other_they_keep_their_durations(
+    builder: TraceBuilder, tmp_path: Path
+) -> None:
+    with ranks_of(builder.write(tmp_path / "beside.sqlite")) as (rank,):
         assert rank.window.end_ns == 2_000_000_000
         assert not rank.losses.reasons
 

@@ -11,6 +11,7 @@ import pytest
 from tests.reference.gpu_machine import Machine
 from tests.reference.gpu_programs import PROGRAMS, Program, worker
 from tests.support.builders import global_tid
+from tests.support.databases import query
 from tests.support.selection import known, long_after
 from traceprof.analysis import Options, analyze
 from traceprof.replay.graph.run_graph import run_graph
@@ -99,6 +100,24 @@ def test_others_run_from_a_switch_to_the_next_and_shortly_after(tmp_path: Path) 
         alone = trace.others_ran(times_ns, np.array([training, worker], np.int64))
     assert known(ran).tolist() == [False, False, True, True, True, False, False, True]
     assert not known(alone).any()
+
+
+def test_others_that_ran_agree_with_a_plain_loop_over_real_switches(traces: Path) -> None:
+    path = traces / "pairs" / "a100_loader_1_8workers.sqlite"
+    rows = query(
+        path, "SELECT start, isSchedIn, globalTid FROM SCHED_EVENTS ORDER BY start, isSchedIn"
+    )
+    threads = sorted({thread for _, _, thread in rows})
+    times_ns = [time for time, *_ in rows[::40]] + [time + 20_000 for time, *_ in rows[::40]]
+    with closing(open_trace(path)) as trace:
+        ran = trace.others_ran(np.array(times_ns), np.array(threads[::2]))
+    expected = []
+    for wanted in times_ns:
+        last = {thread: (time, is_on) for time, is_on, thread in rows if time < wanted}
+        others = [last[thread] for thread in threads[1::2] if thread in last]
+        expected.append(any(is_on or wanted - time <= 50_000 for time, is_on in others))
+    assert known(ran).tolist() == expected
+    assert 0 < sum(expected) < len(expected)
 
 
 # -- threads that may load ------------------------------------------------------------------------
