@@ -228,3 +228,24 @@ def test_large_messages_join_the_clocks_of_machines_that_nothing_else_joins(size
     ]  # fmt: skip
     if is_joined:
         assert offsets == [-ahead[index] for index in range(4)]
+
+
+def test_streams_that_end_together_join_clocks_before_what_only_order_matches() -> None:
+    """Ranks 0 and 1, 1 and 2 exchange; the reductions of 0 and 2 are those of other groups."""
+    ahead = {0: 0, 1: 3 * MS, 2: -8 * MS}
+    rng = np.random.default_rng(3)
+    reduced, onward, further = np.cumsum(rng.integers(2 * MS, 9 * MS, (3, 40)), axis=1).tolist()
+    elsewhere = sorted(end + int(rng.integers(0, MS)) for end in reduced)
+
+    def rank(number: int, reduced: list[int], *exchanged: list[int]) -> Arrivals:
+        of_streams = [shown(ends, ahead[number]) for ends in (reduced, *exchanged)]
+        ends = sorted((end, stream) for stream, own in enumerate(of_streams) for end in own)
+        streams = np.array([stream for _, stream in ends])
+        one = arrivals(number, [end - MS for end, _ in ends], [end for end, _ in ends])
+        kinds = [one.operations.index(name) for name in ("AllReduce", "SendRecv")]
+        return replace(one, stream=streams, operation=np.array(kinds)[np.minimum(streams, 1)])
+
+    ranks = [rank(0, reduced, onward), rank(1, elsewhere, onward, further)]
+    ranks.append(rank(2, elsewhere, further))
+    clocks = clocks_of(ranks, ["a", "b", "c"], [0] * 3)
+    assert [clocks.of(number).offset_ns for number in ahead] == [0, -3 * MS, 8 * MS]

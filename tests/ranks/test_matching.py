@@ -166,6 +166,69 @@ def test_two_ranks_that_do_not_say_whom_they_send_to_send_to_each_other() -> Non
     assert "it is unknown who sends to whom" in given_up.reason
 
 
+def streams(rank: int, *of_stream: Sequence[int]) -> Arrivals:
+    """Sends or receives on streams, which end at these times."""
+    ends = sorted((end, stream) for stream, of_one in enumerate(of_stream) for end in of_one)
+    return arrivals(
+        rank, [end - 300_000 for end, _ in ends], [end for end, _ in ends], operation="SendRecv",
+        report=0, stream=[stream for _, stream in ends],
+    )  # fmt: skip
+
+
+def moved(ends: Sequence[int], by_ns: int) -> list[int]:
+    return [end + by_ns for end in ends]
+
+
+def test_sides_of_sends_end_together() -> None:
+    """From 0 to 1, from 1 to 2, and back from 1 to 0."""
+    onward, back = moved(ENDS, 40_000), moved(ENDS, 90_000)
+    ranks = [
+        streams(0, ENDS, back),
+        streams(1, moved(back, -700), moved(ENDS, 900), onward),
+        streams(2, onward),
+    ]
+    groups = found(*ranks, machines=[0, 0, 0])
+    sides = [
+        {
+            (member, int(ranks[member].stream[place]))
+            for member, place in zip(group.members, group.place[0].tolist(), strict=True)
+        }
+        for group in groups
+        if isinstance(group, Group)
+    ]
+    assert len(groups) == len(sides) == 3
+    assert {(0, 0), (1, 1)} in sides
+    assert {(0, 1), (1, 0)} in sides
+    assert {(1, 2), (2, 0)} in sides
+
+
+DRIFTED = [round(1.00002 * end) + 7 * MS for end in ENDS]
+UNSTEADY = sorted(end + int(RNG.integers(0, 2 * MS)) for end in ENDS)
+BESIDE = np.cumsum(RNG.integers(MS, 3 * MS, 30)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "num_groups", "machines"),
+    [
+        # Two pipelines that are never 10 us apart.
+        ([[ENDS], [ENDS], [moved(ENDS, 4_000)], [moved(ENDS, 4_000)]], 0, [0] * 4),
+        ([[ENDS], [ENDS], [moved(ENDS, 14_000)], [moved(ENDS, 14_000)]], 2, [0] * 4),
+        ([[ENDS[:9]], [ENDS[:9]], [ENDS[1:10]]], 0, [0] * 3),  # too few to be no chance
+        ([[ENDS], [ENDS], [moved(ENDS, 14_000)]], 0, [0, 1, 0]),  # either, on two clocks
+        # A clock that is 7 ms ahead and 20 us a second fast; two others of another rhythm.
+        ([[ENDS], [DRIFTED], [BESIDE], [moved(BESIDE, 8_000)]], 2, [0, 1, 2, 2]),
+        ([[ENDS], [UNSTEADY], [BESIDE], [moved(BESIDE, 8_000)]], 1, [0, 1, 2, 2]),
+        ([[ENDS], [moved(BESIDE, 9_000)], [moved(BESIDE, 9_000_000)]], 1, [0, 1, 2]),
+        ([[ENDS], [ENDS[:-1]], [moved(ENDS, 14_000)]], 0, [0] * 3),
+    ],
+)
+def test_sides_of_sends_that_may_be_others(
+    ranks: Sequence[Sequence[Sequence[int]]], num_groups: int, machines: Sequence[int]
+) -> None:
+    groups = found(*(streams(rank, *ends) for rank, ends in enumerate(ranks)), machines=machines)
+    assert sum(isinstance(group, Group) for group in groups) == num_groups
+
+
 def test_reports_of_two_runs_are_not_matched() -> None:
     ranks = [arrivals(rank, STARTS, ENDS, group="0", sequence=range(30)) for rank in range(4)]
     groups, unmatched = match(ranks, [0] * 4, [0, 1, 2, 3], [0, 0, 1, 1])

@@ -1,5 +1,8 @@
 """Ranks that exchange messages as stages of a pipeline do, and the orders of their passes."""
 
+import gzip
+import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +10,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from tests.reference import pipelines as reference
 from tests.support.builders import TraceBuilder
 from tests.support.selection import long_after
-from tests.support.traces import ranks_of
+from tests.support.traces import closed_analysis, ranks_of
+from traceprof.analyses import pipeline_bubble
 from traceprof.ranks import passes
 from traceprof.ranks.pipelines import ORDERS, PairMessages, _flows, interleaved
 
@@ -112,6 +117,53 @@ def test_an_answer_that_is_used_before_its_question_is_none() -> None:
     early = between(1, 0, messages[1, 0].producer, np.arange(4))  # used in the pass that asks
     assert not _flows((0, 1), messages | {(1, 0): early})
     assert _flows((0, 1), messages | {(1, 0): between(1, 0, early.producer, np.full(4, -1))})
+
+
+def without_arguments(trace: dict[str, Any], *, is_one_stream: bool) -> dict[str, Any]:
+    """Return a trace of torch.profiler without what it records of calls of communication.
+
+    With `is_one_stream` a rank has one stream for each neighbour, in which one kernel sends and
+    receives at once.
+    """
+    kept = ("device", "context", "stream", "correlation", "grid", "block")
+    events = [event for event in trace["traceEvents"] if event["name"] != "record_param_comms"]
+    for event in events:
+        if event.get("cat") == "kernel":
+            event["args"] = {name: event["args"][name] for name in kept}
+    if is_one_stream:
+        exchanges = [event for event in events if "SendRecv" in event["name"]]
+        both = Counter((event["ts"], event["tid"] in (20, 23)) for event in exchanges)
+        for event in exchanges:
+            if event["tid"] in (22, 23):
+                if both[event["ts"], event["tid"] == 23] > 1:
+                    events.remove(event)
+                event["tid"] = event["args"]["stream"] = {22: 21, 23: 20}[event["tid"]]
+    return trace | {"traceEvents": events}
+
+
+@pytest.mark.parametrize("is_one_stream", [False, True])
+def test_stages_follow_from_whose_forward_comes_first(
+    traces: Path, tmp_path: Path, *, is_one_stream: bool
+) -> None:
+    recorded = traces / "kineto" / "bytedance_st"
+    for path in recorded.iterdir():
+        with gzip.open(path) as file:
+            trace = without_arguments(json.load(file), is_one_stream=is_one_stream)
+        (tmp_path / path.name.removesuffix(".gz")).write_text(json.dumps(trace))
+    known, found = (
+        pipeline_bubble.run(closed_analysis(folder, only=["pipeline-bubble"]).measured)
+        for folder in (recorded, tmp_path)
+    )
+    orders = [
+        [[result.ranks.ranks[stage.member] for stage in one.stages] for one in result.pipelines]
+        for result in (known, found)
+    ]
+    assert orders[1] == orders[0] == reference.stage_orders(recorded)
+    assert {one.schedule.name for one in found.pipelines} == {"1f1b"}
+    for with_names, without in zip(known.pipelines, found.pipelines, strict=True):
+        for stage, same in zip(with_names.stages, without.stages, strict=True):
+            # Without process groups, waits of replicas for each other are in the bubble, too.
+            assert same.bubble_ns == pytest.approx(stage.bubble_ns, rel=0.15)
 
 
 @pytest.mark.parametrize("num_stages", long_after(2, [2, 4, 8]))

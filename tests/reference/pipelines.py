@@ -7,11 +7,14 @@ Starts are found by going over all passes and messages again and again until non
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from statistics import pstdev
 
 from tests.reference.nsight_export import export_of
 
@@ -93,6 +96,43 @@ def bubbles(path: Path) -> list[dict[str, int]]:
                 reached = stage[place].end
         stages.append({"bubble_ns": sum(parts), **dict(zip(PARTS, parts, strict=True))})
     return stages
+
+
+def stage_orders(folder: Path) -> list[list[int]]:
+    """Ranks of each pipeline in the order of their first forwards, from traces of torch.profiler.
+
+    Streams of sends and receives belong together whose ends differ by what varies least.
+    """
+    ends: dict[tuple[int, int], list[float]] = {}
+    first: dict[int, float] = {}
+    for path in folder.glob("rank_*.json.gz"):
+        with gzip.open(path) as file:
+            events = json.load(file)["traceEvents"]
+        rank = int(path.name.split(".")[0].removeprefix("rank_"))
+        kernels = [event for event in events if event.get("cat") == "kernel"]
+        named = [event["ts"] for event in kernels if event["name"].startswith("forward")]
+        first[rank] = min(named)
+        for event in kernels:
+            if "SendRecv" in event["name"]:
+                of_stream = ends.setdefault((rank, event["args"]["stream"]), [])
+                of_stream.append(event["ts"] + event["dur"])
+    beside: dict[int, set[int]] = defaultdict(set)
+    for stream, own in ends.items():
+        other = min(
+            (one for one in ends if one[0] != stream[0] and len(ends[one]) == len(own)),
+            key=lambda one: pstdev(
+                a - b for a, b in zip(sorted(own), sorted(ends[one]), strict=True)
+            ),
+        )
+        beside[stream[0]].add(other[0])
+    orders: list[list[int]] = []
+    for rank in sorted(beside, key=first.__getitem__):
+        order = [rank]
+        while further := sorted(beside[order[-1]] - {*order}, key=first.__getitem__):
+            order.append(further[-1])
+        if not any({*order} <= {*known} for known in orders):
+            orders.append(order)
+    return sorted(orders)
 
 
 def _gaps(

@@ -151,6 +151,7 @@ def _ends_by_machine(
 def _messages(group: Group) -> Mask:
     """Messages between two ranks that no buffer holds, bool[m]."""
     large: Mask = group.is_one_of(BETWEEN_TWO) & (group.bytes >= _MIN_UNBUFFERED)
+    large |= group.source == "ends"
     return large if len(group.members) == 2 else large & False
 
 

@@ -7,7 +7,10 @@
    contract all members call a communicator's operations in one order.
 3. `order`: the k-th operation of a kind on a stream, streams counted on each rank.
 
-The k-th send to a rank is matched with that rank's k-th receive from the sender.
+The k-th send to a rank is matched with that rank's k-th receive from the sender. Sends and receives
+of more than two ranks without peers belong to the two streams whose operations end together
+(`ends`): at the same times on one clock, else a constant and a drift apart, and with no other
+stream nearly so.
 
 Calls of MPI (`mpi`) are matched by MPI's own rules: the collectives of a communicator in one order,
 sends and receives by communicator, sender, receiver and tag. If a rank has a receive from any
@@ -37,7 +40,13 @@ from traceprof.findings import Count, Text
 from traceprof.intervals import Float64, Int64, Mask
 from traceprof.ranks.arrivals import Arrivals
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in, median_of, medians_of_known
+from traceprof.trace.grouping import (
+    distinct_values,
+    is_in,
+    median_of,
+    medians_of_known,
+    quantiles_of,
+)
 from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS
 from traceprof.trace.model.special_values import UNKNOWN
 
@@ -137,16 +146,19 @@ def _spread_out(low: int, high: int, most: int) -> Int64:
 
 def spread(values: Float64) -> float:
     """Median distance of values from a line through the medians of both halves."""
-    if len(values) <= 2:
-        return 0.0
-    place = np.arange(len(values))
+    return float(median_of(_distances(values[np.newaxis])[0])) if len(values) > 2 else 0.0
+
+
+def _distances(values: Float64) -> Float64:
+    """Distances of each row's values from a line through the medians of both halves."""
+    place = np.arange(values.shape[1])
     half = len(place) // 2
-    rise = median_of(values[half:]) - median_of(values[:half])
-    left = values - rise / (place[half:].mean() - place[:half].mean()) * place
-    return float(median_of(np.abs(left - median_of(left))))
+    rise = median_of(values[:, half:], axis=1) - median_of(values[:, :half], axis=1)
+    left = values - np.outer(rise / (place[half:].mean() - place[:half].mean()), place)
+    return np.abs(left - median_of(left, axis=1)[:, np.newaxis])
 
 
-Source = Literal["labels", "communicator", "order", "mpi"]
+Source = Literal["labels", "communicator", "ends", "order", "mpi"]
 
 
 class SortKey(Record, frozen=True):
@@ -273,6 +285,10 @@ _UNEVEN = ("AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter", "SendR
 _AGREE = 0.99  # of the operations of a group
 # Other ranks with which a rank is aligned before it is given up, and passes over those given up.
 _MAX_TRIED, _PASSES = 4, 2
+_MIN_PAIRED = 10  # operations of two streams that end together
+# How far apart they end on one clock, and on two once offset and drift are taken out, and by which
+# factor any other stream ends further apart.
+_SAME_END_NS, _ENDS_ON_TWO_CLOCKS_NS, _NO_RIVAL = 10_000, 500_000, 4
 _WHO = "with more than two ranks it is unknown who sends to whom"
 _NO_WAY = (
     "the ranks were captured at different operations, and either no"
@@ -388,6 +404,7 @@ def match(
                     num_ranks=2 if key.pair else num_ranks,
                 )
             )
+    _pair_streams(parts, domains)
     groups, unmatched = [], []
     for (_, key), of_key in parts.items():
         if len(of_key) > 1:
@@ -405,6 +422,56 @@ def match(
                 ranks = tuple(arrivals[member].rank for member in apart)
                 unmatched.append(Unmatched(key.name, ranks, reason))
     return groups, unmatched
+
+
+def _pair_streams(parts: dict[tuple[int, SortKey], list[_Part]], domains: Sequence[int]) -> None:
+    """Pair streams of sends and receives without other keys: both sides get one key."""
+    of_run: dict[int, list[tuple[SortKey, _Part]]] = defaultdict(list)
+    for (run, key), of_key in parts.items():
+        if key.source == "order" and key.kind == EXCHANGE:
+            of_run[run] += [(key, part) for part in of_key if len(part.at) >= _MIN_PAIRED]
+    for run, streams in of_run.items():
+        if len({part.member for _, part in streams}) < 3:
+            continue
+        like = defaultdict(list)  # of as many operations
+        for key, part in streams:
+            like[len(part.at)].append((key, part))
+        for of_length in like.values():
+            for pair in _pairs_by_ends([part for _, part in of_length], domains):
+                for key, part in (of_length[place] for place in pair):
+                    parts[run, key] = [other for other in parts[run, key] if other is not part]
+                number = len(parts)  # no other key's
+                parts[run, SortKey("ends", None, EXCHANGE, number)] = [
+                    of_length[place][1] for place in pair
+                ]
+
+
+def _pairs_by_ends(parts: Sequence[_Part], domains: Sequence[int]) -> list[tuple[int, int]]:
+    """Which streams of equally many operations end together, and with no others nearly so."""
+    if len(parts) < 2:
+        return []
+    chosen = _spread_out(0, len(parts[0].at), _SAMPLES)
+    ends = np.stack([part.end_ns[chosen] for part in parts])
+    member = np.array([part.member for part in parts])
+    domain = np.array([domains[part.member] for part in parts])
+    best, is_certain = np.zeros(len(parts), np.int64), np.zeros(len(parts), np.bool_)
+    for place in range(len(parts)):
+        apart = (ends - ends[place]).astype(np.float64)
+        is_near = domain == domain[place]
+        distances = np.abs(apart)
+        distances[~is_near] = _distances(apart[~is_near])
+        farthest = quantiles_of(distances, (_AGREE,))[0]
+        farthest[member == member[place]] = np.inf
+        first, second = np.argsort(farthest, kind="stable")[:2]
+        limit = _SAME_END_NS if is_near[first] else _ENDS_ON_TWO_CLOCKS_NS
+        best[place] = first
+        is_certain[place] = farthest[first] <= limit
+        is_certain[place] &= farthest[second] > max(_SAME_END_NS, _NO_RIVAL * farthest[first])
+    return [
+        (place, other)
+        for place, other in enumerate(best.tolist())
+        if place < other and best[other] == place and is_certain[place] and is_certain[other]
+    ]
 
 
 # -- joining the ranks ----------------------------------------------------------------------------

@@ -3,6 +3,10 @@
 Ranks form a pipeline if their messages join them to a line or a ring, in both directions, and each
 rank between two others computes exactly one pass from what it received to what it sent on. The
 schedule is named by the order of forwards and backwards.
+
+Kernels of sends and receives whose calls do not tell who sends are paired by their ends. One of the
+two ranks is the earlier stage if all that they exchange follows its forwards and precedes forwards
+of the other, or follows backwards of the other and precedes its own, within one step.
 """
 
 from __future__ import annotations
@@ -13,8 +17,9 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
+from msgspec.structs import replace
 
-from traceprof.communication.messages import RECEIVES, SENDS
+from traceprof.communication.messages import EXCHANGE, RECEIVES, SENDS
 from traceprof.intervals import Int64, Mask
 from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.comparison import RankComparison
@@ -150,6 +155,7 @@ def pipelines(
     runs: Sequence[int],
 ) -> list[Pipeline]:
     """Pipelines of a run."""
+    arrivals = _directed(ranks, passes, arrivals)
     messages = _messages(ranks, passes, arrivals, runs)
     orders = [
         order
@@ -178,6 +184,63 @@ def _missing(
 
 
 # -- messages -------------------------------------------------------------------------------------
+
+
+def _directed(
+    ranks: RankComparison, passes: Sequence[RankPasses], arrivals: Sequence[Arrivals]
+) -> list[Arrivals]:
+    """Operations of the ranks; what they exchange is given the direction that passes tell."""
+    directed, of_pairs = [*arrivals], defaultdict(list)
+    for group in (waits.group for waits in ranks.waits):
+        if len(group.members) == 2:
+            places = group.place[group.is_whole & group.is_one_of((EXCHANGE,))]
+            for pair, columns in ((group.members, places), (group.members[::-1], places[:, ::-1])):
+                of_pairs[pair].append(columns[arrivals[pair[0]].direction[columns[:, 0]] < 0])
+    sent = {
+        pair: _sent_forward(pair, np.concatenate(parts).T, passes, arrivals)
+        for pair, parts in of_pairs.items()
+    }
+    for pair, parts in of_pairs.items():
+        forward, backward = sent[pair]
+        if not _is_usual(forward | backward) or _is_usual(np.logical_or(*sent[pair[::-1]])):
+            continue
+        bits = np.stack(
+            (forward * SENDS + backward * RECEIVES, forward * RECEIVES + backward * SENDS)
+        )
+        for side, at in enumerate(np.concatenate(parts).T):
+            of_rank = directed[pair[side]]
+            direction, peer = of_rank.direction.copy(), of_rank.peer.copy()
+            direction[at], peer[at] = bits[side], ranks.ranks[pair[1 - side]]
+            directed[pair[side]] = replace(of_rank, direction=direction, peer=peer)
+    return directed
+
+
+def _sent_forward(
+    pair: Sequence[int], at: Int64, passes: Sequence[RankPasses], arrivals: Sequence[Arrivals]
+) -> tuple[Mask, Mask]:
+    """Which exchanges may be inputs of forwards, and of backwards, if the first rank is earlier.
+
+    `at`: int64[2, m], indices into the operations of both. Streams carry one kind where all that is
+    in them may be of it.
+    """
+    beside = []
+    for member, rows in zip(pair, at, strict=True):
+        of_rank = passes[member]
+        chosen = np.flatnonzero(is_in(of_rank.kind, (FORWARD, BACKWARD)))
+        after = np.searchsorted(of_rank.launched_ns[chosen], arrivals[member].called_ns[rows])
+        # Kind and step of the pass before, and of the pass after.
+        keys = np.stack([np.append(of[chosen], _NONE) for of in (of_rank.kind, of_rank.step)])
+        beside.append((keys[:, after - 1], keys[:, after]))
+    (before, after), (before_other, after_other) = beside
+    forward = (before == after_other).all(axis=0) & (before[0] == FORWARD)
+    backward = (before_other == after).all(axis=0) & (after[0] == BACKWARD)
+    stream = arrivals[pair[0]].stream[at[0]]
+    for number in distinct_values(stream).tolist():
+        of_stream = stream == number
+        only = [_is_usual(way[of_stream]) for way in (forward, backward)]
+        if only[0] != only[1]:
+            forward[of_stream], backward[of_stream] = only
+    return forward, backward
 
 
 def _messages(
