@@ -27,6 +27,8 @@ KNOWN = [
     ("Quadro RTX 6000", None, 15.75, None, None),
     ("NVIDIA A100-SXM4-40GB", 300.0, 31.5, 108, 1555),
     ("NVIDIA A100-SXM4-80GB", 300.0, 31.5, 108, 2039),
+    ("NVIDIA A100-SXM4", 300.0, 31.5, 108, None),
+    ("NVIDIA A800-SXM4", 200.0, 31.5, 108, None),
     ("NVIDIA A100-PCIE-40GB", None, 31.5, 108, 1555),
     ("NVIDIA A100 80GB PCIe", None, 31.5, 108, 1935),
     ("NVIDIA A800-SXM4-80GB", 200.0, 31.5, 108, 2039),

@@ -332,8 +332,21 @@ def costly(
     severity = severity or severity_of_cost(fraction)
     if severity is None:
         return []
-    claim = id_, severity, rank, title, impact_ns, fraction
-    return [Finding(*claim, metrics.by_name(), evidence, advice, saving, place=place)]
+    return [
+        Finding(
+            id_,
+            severity,
+            rank,
+            title,
+            impact_ns,
+            fraction,
+            metrics.by_name(),
+            evidence,
+            advice,
+            saving,
+            place=place,
+        )
+    ]
 
 
 class Sight(Enum):

@@ -85,6 +85,8 @@ BOARDS: tuple[Board, ...] = (
     Board(r"A800-SXM4-40GB", 200.0, 4, 108, _A100, 1555),
     Board(r"A100-SXM4-80GB", 300.0, 4, 108, _A100, 2039),
     Board(r"A100-SXM4-40GB", 300.0, 4, 108, _A100, 1555),
+    Board(r"A800-SXM4", 200.0, 4, 108, _A100),
+    Board(r"A100-SXM4", 300.0, 4, 108, _A100),
     Board(r"A[18]00 80GB PCIe", None, 4, 108, _A100, 1935),
     Board(r"A[18]00\b.*40GB", None, 4, 108, _A100, 1555),
     Board(r"A[18]00\b", None, 4, 108, _A100),

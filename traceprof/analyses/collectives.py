@@ -258,9 +258,15 @@ def findings(result: CollectivesResult) -> list[f.Finding | f.NotApplicable]:
         f" {size_text(small.median_bytes)}) lost {duration(small.avoidable_ns)} to latency that is"
         " not hidden"
     )
-    facts = ID, title, small.avoidable_ns, metrics, _ADVICE
-    saving = f.Saving.at_most(small.most_ns)
-    return result.finding(*facts, evidence=small.stretches, saving=saving)
+    return result.finding(
+        ID,
+        title,
+        small.avoidable_ns,
+        metrics,
+        _ADVICE,
+        evidence=small.stretches,
+        saving=f.Saving.at_most(small.most_ns),
+    )
 
 
 def _rows(sent: Messages) -> Int64:

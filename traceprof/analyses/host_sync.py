@@ -145,8 +145,15 @@ def findings(result: HostSyncResult) -> list[f.Finding | f.NotApplicable]:
         title = f"The host had waited in {result.costliest_api}{where}: {idle}"
     elif result.costliest_api not in {None, metrics.api}:
         title += f", mostly after {result.costliest_api}"
-    facts = ID, title, result.idle_ns, metrics, _advice(result)
-    return result.finding(*facts, saving=f.Saving.at_most(result.most_ns), place=result.place)
+    return result.finding(
+        ID,
+        title,
+        result.idle_ns,
+        metrics,
+        _advice(result),
+        saving=f.Saving.at_most(result.most_ns),
+        place=result.place,
+    )
 
 
 def _in_steps(rank: Rank, calls: ApiCalls, waits: Mask) -> Mask:

@@ -185,9 +185,15 @@ def findings(result: LaunchQueueResult) -> list[f.Finding | f.NotApplicable]:
         for launch in result.late[: 0 if cost is None else _MAX_LATE]
     ]
     impact = result.costly.measure_ns
-    facts = ID, _title(result, impact, cost), impact, metrics, _advice(result, cost)
-    evidence = (*late, *result.longest)[: f.MAX_EVIDENCE]
-    return result.finding(*facts, evidence=evidence, severity=cost or f.Severity.INFO)
+    return result.finding(
+        ID,
+        _title(result, impact, cost),
+        impact,
+        metrics,
+        _advice(result, cost),
+        evidence=(*late, *result.longest)[: f.MAX_EVIDENCE],
+        severity=cost or f.Severity.INFO,
+    )
 
 
 def _latest(rank: Rank, late: LateLaunches) -> tuple[LateLaunch, ...]:

@@ -154,9 +154,15 @@ def findings(result: SerializationResult) -> list[f.Finding | f.NotApplicable]:
     severity = _severity(result)
     if severity is None:
         return []
-    facts = ID, _title(result), result.avoidable_ns, result.metrics, _advice(result)
-    evidence = result.chains or result.among_compute
-    return result.finding(*facts, evidence=evidence, severity=severity)
+    return result.finding(
+        ID,
+        _title(result),
+        result.avoidable_ns,
+        result.metrics,
+        _advice(result),
+        evidence=result.chains or result.among_compute,
+        severity=severity,
+    )
 
 
 def _severity(result: SerializationResult) -> f.Severity | None:

@@ -372,9 +372,15 @@ def findings(result: OverlapSlowdownResult) -> list[f.Finding | f.NotApplicable]
     )
     if not measured_ns:  # how much of it is in a step is not known
         result = replace(result, share_per_step=None)
-    evidence = _evidence(result) if measured_ns else ()
-    facts = ID, _title(metrics, assumed, impact), impact, metrics, ADVICE
-    return result.finding(*facts, evidence=evidence, severity=severity)
+    return result.finding(
+        ID,
+        _title(metrics, assumed, impact),
+        impact,
+        metrics,
+        ADVICE,
+        evidence=_evidence(result) if measured_ns else (),
+        severity=severity,
+    )
 
 
 def _title(metrics: OverlapSlowdownMetrics, assumed: ExpectedTimes, impact: int) -> str:

@@ -257,9 +257,16 @@ def findings(result: PipelineBubbleResult) -> list[f.Finding | f.NotApplicable]:
             # the rank's own.
             passes_ns = int((stage.end_ns - stage.start_ns).sum())
             impact = min(numbers.bubble_ns, max(window_ns - passes_ns, 0))
-            rank, title = result.ranks.ranks[stage.member], _title(numbers, metrics)
-            facts = numbers, _evidence(result.ranks, stage), _advice(numbers)
-            found = f.costly(ID, rank, window_ns, title, impact, *facts)
+            found = f.costly(
+                ID,
+                result.ranks.ranks[stage.member],
+                window_ns,
+                _title(numbers, metrics),
+                impact,
+                numbers,
+                _evidence(result.ranks, stage),
+                _advice(numbers),
+            )
             claims += [replace(claim, part_of=_part_of(numbers)) for claim in found]
     return claims
 

@@ -334,9 +334,16 @@ def _judge(host: HostScaling) -> list[f.Finding | f.NotApplicable]:
         f" groups communicate at once, {growth:.1f} times as long as with {fewest.num_groups}"
         f"{_crowd(host, worst)}"
     )
-    advice = _advice(host.small_operations)
-    facts = worst.rank, worst.window_ns, title, worst.impact_ns
-    return f.costly(ID, *facts, metrics, worst.longest, advice)
+    return f.costly(
+        ID,
+        worst.rank,
+        worst.window_ns,
+        title,
+        worst.impact_ns,
+        metrics,
+        worst.longest,
+        _advice(host.small_operations),
+    )
 
 
 def _crowd(host: HostScaling, loss: Loss) -> str:

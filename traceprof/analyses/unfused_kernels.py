@@ -507,9 +507,14 @@ def findings(result: UnfusedKernelsResult) -> list[f.Finding | f.NotApplicable]:
     if metrics.attention_ns:
         text = f"attention that is not one kernel takes {duration(metrics.attention_ns)}"
         texts.insert(0 if by_attention >= 0.5 else 1, text)
-    facts = ID, "; ".join(texts), result.saved_ns, metrics, _advice(result, by_attention)
-    saving = f.Saving.at_most(result.most_ns, limited_by=_LIMITED_BY)
-    return result.finding(*facts, saving=saving)
+    return result.finding(
+        ID,
+        "; ".join(texts),
+        result.saved_ns,
+        metrics,
+        _advice(result, by_attention),
+        saving=f.Saving.at_most(result.most_ns, limited_by=_LIMITED_BY),
+    )
 
 
 def _most_ns(

@@ -409,8 +409,15 @@ def findings(result: ExposedCopyResult) -> list[f.Finding | f.NotApplicable]:
         (item for part in parts for item in part.evidence),
         key=lambda item: (item.start_ns - item.end_ns, item.start_ns),
     )
-    facts = ID, _title(result, cause, parts), metrics.exposed_ns, metrics, (*of_program, *lines)
-    return result.finding(*facts, evidence=tuple(evidence[: f.MAX_EVIDENCE]), place=longest.place)
+    return result.finding(
+        ID,
+        _title(result, cause, parts),
+        metrics.exposed_ns,
+        metrics,
+        (*of_program, *lines),
+        evidence=tuple(evidence[: f.MAX_EVIDENCE]),
+        place=longest.place,
+    )
 
 
 def _title(result: ExposedCopyResult, cause: CopyCause, parts: Sequence[CopyPart]) -> str:

@@ -282,8 +282,16 @@ def findings(result: GpuIdleResult) -> list[f.Finding | f.NotApplicable]:
         share_per_step = metrics.per_step_ns / idle_ns
         saving = f.Saving.of_step(idle_ns - metrics.others_ns, share_per_step)
     severity = f.severity_of_cost(curable) or f.Severity.INFO
-    facts = ID, _title(result), idle_ns, metrics, tuple(_advice(result))
-    return result.finding(*facts, saving=saving, place=result.place, severity=severity)
+    return result.finding(
+        ID,
+        _title(result),
+        idle_ns,
+        metrics,
+        tuple(_advice(result)),
+        saving=saving,
+        place=result.place,
+        severity=severity,
+    )
 
 
 def _others_ns(rank: Rank, idle: intervals.Intervals) -> int | None:
