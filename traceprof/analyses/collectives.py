@@ -437,10 +437,10 @@ def _uses(
         # A socket takes bytes before they are asked for, and keeps those that come early: how long
         # a call of one side lasted is not how long they travelled.
         has_rate = operation not in ONE_SIDED and bool(operations.is_over[chosen].all())
-        facts = size[chosen], num_ranks[chosen], duration[chosen]
+        use = _use(operation, size[chosen], num_ranks[chosen], duration[chosen], has_rate=has_rate)
         uses.append(
             structs.replace(
-                _use(operation, *facts, has_rate=has_rate),
+                use,
                 communicator=None if group is None else f"group {group}",
                 peer=peer,
                 description=descriptions.get(group),
