@@ -24,8 +24,10 @@ Shares no code with ``traceprof``.
   of a part may differ.
 * Where the longest phase's periods hold kernels of an optimizer (by their names), and others, each
   begins after that one of them that the longest stretch of others follows, and any number of them
-  may be followed by something else; those without an update are part of the one before. The part
-  that repeats itself in two of them is looked at, too: if it holds such kernels, its periods count.
+  may be followed by something without such kernels; those without an update are part of the one
+  before. The part that repeats itself in two of them is looked at, too: if it holds such kernels,
+  its periods count, unless as many as half of the two's number have more or fewer of them than
+  others.
 * Where at least half of the periods hold no communication kernel, and others do, periods are also
   searched with these kernels in between: if there are any, they count, each from the operation
   that comes first in it or after it, without these kernels. If all are of one operation: the
@@ -216,7 +218,17 @@ def _between_updates(items: list[Operation], names: Int64, phases: list[Phase]) 
     begin, end = first + begin, first + end
     inner = _phase(items, names, begin, end, period(names[begin:end]) or lag)
     is_step = inner is not None and bool(_updates(items, inner))
-    return _interrupted(items, names.tolist(), [inner]) if inner and is_step else []
+    steps = _interrupted(items, names.tolist(), [inner]) if inner and is_step else []
+    for step in steps:
+        updates = [_num_updates(items[a:b]) for a, b in pairwise(step.begins)]
+        others = sum(num != median(updates) for num in updates)
+        if 2 * others >= len(longest.begins):
+            return []
+    return steps
+
+
+def _num_updates(items: list[Operation]) -> int:
+    return sum(bool(op.name and _UPDATE.search(op.name)) for op in items)
 
 
 def _updates(items: list[Operation], phase: Phase) -> list[int]:
@@ -247,9 +259,12 @@ def _interrupted(items: list[Operation], names: list[int], phases: list[Phase]) 
             before = names[first - lag : first] if first >= lag else []
             likeness[first] = _likeness(before, usual), _likeness(names[first:][:lag], usual)
     whole = [first for first, (_, after) in likeness.items() if after >= 0.95]
-    interruptions = sum(b - a != lag for a, b in pairwise(whole))
+    interruptions = sum(
+        b - a != lag and (not places or _num_updates(items[a + lag : b]) > 0)
+        for a, b in pairwise(whole)
+    )
     spent = sum(_time(items, first, first + lag) for first in whole)
-    is_rare = interruptions <= max(3, 0.05 * len(whole)) or bool(_updates(items, longest))
+    is_rare = interruptions <= max(3, 0.05 * len(whole))
     is_rare = is_rare and len(likeness) * lag <= 2 * len(names)
     if len(whole) < 4 or not is_rare or spent < 0.8 * _time(items, 0, len(items)):
         return []
@@ -258,7 +273,7 @@ def _interrupted(items: list[Operation], names: list[int], phases: list[Phase]) 
         begins = [
             first
             for first, after in pairwise([*begins, len(items)])
-            if any(_UPDATE.search(op.name or "") for op in items[first:after])
+            if _num_updates(items[first:after])
         ]
     same = round(
         sum(after for _, after in likeness.values()) / len(likeness) * (begins[-1] - begins[0])

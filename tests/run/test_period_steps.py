@@ -314,14 +314,31 @@ def test_an_evaluation_after_every_tenth_step_interrupts_the_steps(
         assert np.flatnonzero(uses == StepUse.RARE).tolist() == [*range(10, 80, 10)]
 
 
-def test_updates_of_accumulated_gradients_end_steps(tmp_path: Path) -> None:
-    """Micro-batches update nothing: what repeats itself within a step is none."""
-    trace = TraceBuilder()
-    for number in range(20):
-        micro = ("gemm_in", "gemm_out", "gemm_grad") * 4
-        solver(1, (*micro, "scale", _ADAM), builder=trace, begin_ns=number * 1000 * US)
-    with ranks_of(trace.write(tmp_path)) as (rank,):
-        assert known(rank.periods).phases[0].num_kernels == 14
+_MICRO = ("gemm_in", "gemm_out", "gemm_grad")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        (*_MICRO * 4, "scale", _ADAM),
+        # Copies of lists of tensors, as FSDP makes before each micro-batch.
+        (*("void multi_tensor_apply_kernel<CopyFunctor<float>>", *_MICRO) * 32, "scale", _ADAM),
+        # A critic's updates, several for each of the generator.
+        (*(*_MICRO, _ADAM) * 5, "gemm_noise", "gemm_made", _ADAM),
+    ],
+    ids=["accumulation", "accumulation with lists", "two optimizers"],
+)
+@pytest.mark.parametrize("num", [5, 20])
+def test_what_repeats_itself_within_a_step_is_none(
+    step: Sequence[str], num: int, tmp_path: Path
+) -> None:
+    path = solver(num, step).write(tmp_path)
+    with ranks_of(path) as (rank,):
+        assert known(rank.periods).phases[0].num_kernels == len(step)
+        starts = known(rank.steps).start_ns.tolist()
+    export = Export(path)
+    (key,) = export.ranks
+    assert [one.start for one in training(export, *key).steps] == starts
 
 
 def between_collectives(

@@ -263,7 +263,8 @@ def find_periods(items: Items) -> Periods | None:
 def _between_updates(items: Items, phases: Sequence[Phase]) -> list[Phase]:
     """Periods that each update the parameters, where those found update them several times.
 
-    These end with something else, such as an evaluation after every tenth step.
+    These end with something else, such as an evaluation after every tenth step. What they end with
+    updates nothing: else they are steps with accumulated gradients, or of several optimizers.
     """
     longest = max(phases, key=lambda phase: phase.stop - phase.first, default=None)
     if longest is None or items.updates is None or not _updates(items, longest):
@@ -271,7 +272,15 @@ def _between_updates(items: Items, phases: Sequence[Phase]) -> list[Phase]:
     first = int(longest.begins[0])
     run = longest_run(items.signature[first : first + 2 * longest.lag])
     inner = None if run is None else _phase(items, first + run.first, first + run.stop)
-    return [] if inner is None or not _updates(items, inner) else _interrupted(items, [inner])
+    if inner is None or not _updates(items, inner):
+        return []
+    found = _interrupted(items, [inner])
+    if found:
+        num_updates = np.diff(np.append(0, np.cumsum(items.updates))[found[0].begins])
+        num_others = np.count_nonzero(num_updates != median_of(num_updates))
+        if 2 * num_others >= len(longest.begins):
+            return []
+    return found
 
 
 def _updates(items: Items, phase: Phase) -> bool:
@@ -286,7 +295,8 @@ def _interrupted(items: Items, phases: Sequence[Phase]) -> list[Phase]:
     """One phase of all periods like those of the longest one, where hardly anything else runs.
 
     What comes between them, such as an evaluation or one step with more in it, ends a phase; here
-    it is the end of the period before it. It may come often where each updates the parameters.
+    it is the end of the period before it. What updates nothing may come often where each of them
+    updates the parameters.
     """
     if not phases:
         return []
@@ -315,16 +325,18 @@ def _interrupted(items: Items, phases: Sequence[Phase]) -> list[Phase]:
     before, after = ((around[rows + shift] == pattern).mean(axis=1) for shift in (0, lag))
     whole = begins[after >= MIN_MATCH]
     spent = np.append(0, np.cumsum(items.end_ns - items.start_ns))
-    whole_ns = int((spent[np.minimum(whole + lag, len(names))] - spent[whole]).sum())
-    num_between = np.count_nonzero(np.diff(whole) != lag)
+    ends = np.minimum(whole + lag, len(names))
+    whole_ns = int((spent[ends] - spent[whole]).sum())
+    is_between = np.diff(whole) != lag
+    total = None if updates is None else np.append(0, np.cumsum(updates))
+    if total is not None:
+        is_between &= total[whole[1:]] > total[ends[:-1]]
     most = max(_MAX_PHASES - 1, _MAX_INTERRUPTIONS * len(whole))
-    most = most if updates is None else len(whole)
-    if len(whole) < MIN_RETURNS or num_between > most or whole_ns < MIN_COVERED * spent[-1]:
+    if len(whole) < MIN_RETURNS or is_between.sum() > most or whole_ns < MIN_COVERED * spent[-1]:
         return []
     begins, match = begins[np.maximum(before, after) >= _MIN_OWN], float(after.mean())
-    if updates is not None:  # what begins alike and updates nothing is no step
-        before = np.append(0, np.cumsum(updates))[np.append(begins, len(names))]
-        begins = begins[np.diff(before) > 0]
+    if total is not None:  # what begins alike and updates nothing is no step
+        begins = begins[np.diff(total[np.append(begins, len(names))]) > 0]
     last = _end_of_last(names, begins, lag)
     return [Phase(lag, int(begins[0]), begins, last, match)]
 
