@@ -7,8 +7,8 @@ owns is clipped to the window. Reasons take from what is left of B, in this orde
 * waiting: B's own exposed time before the last start of the operations matched with B; 0 for an
   operation that is not matched, None for a rank none of whose operations is
 * (all the rest is unknown if B has no launch row, or if more than 1 % of the rank's operations with
-  a launch row start over 1 ms before that call begins, or more than 1 % of its copies to pageable
-  memory end over 1 ms after theirs)
+  a launch row start before that call begins, or more than 1 % of its copies to pageable memory end
+  over 1 ms after theirs)
 * late launch: min(left, compute in [max(input's end, end of the operation before B on its stream),
   L)), where the input is without the launch (with it nothing could ever lie between); 0 if neither
   is known. The operation before B is of any kind, the last on its stream by (start, end). Then all
@@ -55,7 +55,7 @@ from tests.reference.streams import Rank, owned, read, spans_of
 
 LEAVE_TOGETHER = {"AllReduce", "AllGather", "ReduceScatter", "AlltoAll"}
 MAX_LATE_SHARE = 0.01  # of operations that start before their launch
-PAGEABLE, APART_NS = 0, 1_000_000
+PAGEABLE, READ_NS = 0, 1_000_000
 REASONS = ("waiting_ns", "late_launch_ns", "queued_ns", "same_stream_ns", "needed_at_once_ns",
            "late_input_ns", "transfer_ns", "unknown_ns")  # fmt: skip
 
@@ -154,9 +154,9 @@ class Judge:
             self._before[id(op)] = last.get(op.stream)
             last[op.stream] = op
         launched = [op for op in rank.operations if op.call]
-        late = sum(op.call is not None and op.start < op.call.start - APART_NS for op in launched)
+        late = sum(op.call is not None and op.start < op.call.start for op in launched)
         reads = [op for op in launched if op.memory and op.memory[1] == PAGEABLE]
-        unread = sum(op.call is not None and op.end > op.call.end + APART_NS for op in reads)
+        unread = sum(op.call is not None and op.end > op.call.end + READ_NS for op in reads)
         parts = (late, launched), (unread, reads)
         self._clocks_agree = all(num <= MAX_LATE_SHARE * len(of) for num, of in parts)
 

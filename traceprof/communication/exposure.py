@@ -22,7 +22,7 @@ from traceprof.communication.readiness import (
     stream_waits,
 )
 from traceprof.intervals import Int64, Intervals, Mask
-from traceprof.run.host_clock import clocks_disagree
+from traceprof.run.host_clock import clocks_disagree, many_are_early
 from traceprof.run.rank import Rank, Window
 from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values, is_in
@@ -239,7 +239,10 @@ def exposure(rank: Rank, window: Window) -> tuple[Exposure, Int64]:
     first = np.flatnonzero(np.diff(of_piece, prepend=-1))
     operations = owner[of_piece[first]]
     exposed = np.add.reduceat(pieces.length_ns, first) if len(first) else first
-    is_judged = rank.calls is None or not clocks_disagree(rank)
+    # Reasons compare times of the host with those of the GPU to the microsecond.
+    is_judged = rank.calls is None or not (
+        clocks_disagree(rank) or many_are_early(rank, rank.calls)
+    )
     after = compute_after(rank, ready.end_ns[operations], ready.stream[operations])
     line = _lines(ready)[operations]
     late, queued, rest = _reasons(rank, ready, operations, line, after, is_judged=is_judged)

@@ -34,15 +34,21 @@ def clocks_disagree(rank: Rank) -> bool:
 
 
 def _disagree(rank: Rank) -> bool:
-    calls, early, launched = rank.calls, 0, 0
+    calls = rank.calls
     assert calls is not None  # noqa: S101
+    unread = _since_read_ns(rank, calls) > _TOLERANCE_NS
+    return many_are_early(rank, calls, _TOLERANCE_NS) or int(unread.sum()) > _FEW * len(unread)
+
+
+def many_are_early(rank: Rank, calls: ApiCalls, by_ns: int = 0) -> bool:
+    """Whether over 1 % of the operations start earlier than their launch, by more than a time."""
+    early, launched = 0, 0
     for group, call in zip(rank.operations.groups, rank.launched_by, strict=True):
         known = np.flatnonzero(call >= 0)
         ahead = calls.start_ns.take(call.take(known)) - group.start_ns.take(known)
-        early += int((ahead > _TOLERANCE_NS).sum())
+        early += int((ahead > by_ns).sum())
         launched += len(ahead)
-    unread = _since_read_ns(rank, calls) > _TOLERANCE_NS
-    return early > _FEW * launched or int(unread.sum()) > _FEW * len(unread)
+    return early > _FEW * launched
 
 
 @optional("host-clock", otherwise=lambda ranks: [*ranks])
