@@ -15,6 +15,7 @@ from sample_traces.simulator.event_model.program_writer import SIDE, Host
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.reference.gpu_machine import MS, US, Batches, Change, Device, Machine, Steps, Thread
 from tests.reference.gpu_programs import COMPUTE, COPIES, LAYER, NUM_STEPS, PROGRAMS
+from tests.support.builders import TraceBuilder
 from tests.support.changes import damaged, recorded
 from traceprof.analysis import Options, analyze
 from traceprof.replay.graph.process_graph import Process
@@ -100,6 +101,23 @@ def test_what_launches_slowly_waits_for_no_kernel(tmp_path: Path) -> None:
                 host.busy(max(1_000, int(rng.normal(1_000 * code_us, 4_000))))
     _, facts = observed(recorded(Setup((host,), lambda _: []), tmp_path / "run.sqlite"))
     assert facts.hidden_host_ns == 0
+
+
+@pytest.mark.parametrize("others_call", [True, False])
+def test_a_silence_in_most_of_which_another_thread_makes_calls_is_no_wait(
+    *, others_call: bool, tmp_path: Path
+) -> None:
+    builder, rng, at = TraceBuilder(), np.random.default_rng(0), MS
+    builder.kernel(100 * US, 200 * US, "other", stream=9, launch=(0, US), tid=2)
+    for took in rng.integers(990 * US, 1_010 * US, 30).tolist():
+        begin, end = at + 10 * US, at + 10 * US + took
+        builder.kernel(begin, end, launch=(at, at + 5 * US), tid=1)
+        if others_call:  # it returns at any time, long before the next call of the first thread
+            returned = begin + int(took * rng.uniform(0.6, 0.9))
+            builder.api("cudaMemGetInfo", begin, returned, tid=2)
+        at = end + 5 * US
+    _, facts = observed(builder.write(tmp_path))
+    assert (facts.hidden_host_ns == 0) == others_call
 
 
 def test_waits_between_streams_that_are_gone_are_seen(tmp_path: Path) -> None:

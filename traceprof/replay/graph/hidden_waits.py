@@ -176,8 +176,8 @@ def _usual_lag(site: Int64, lag: Int64) -> Int64:
 def _gaps(process: Recorded) -> tuple[_Gaps, Int64]:
     """Return the silences, and the lengths of all of these threads, also short ones; ascending."""
     calls, work = process.calls, process.work
-    launched = np.flatnonzero(work.call >= 0)
-    call, since = calls.silences(process.launching_threads)
+    launched, launching = np.flatnonzero(work.call >= 0), process.launching_threads
+    call, since = calls.silences(launching)
     length = calls.start_ns[call] - since
     all_ns, is_long = np.sort(length), length > MIN_GAP_NS
     call, since, length = call[is_long], since[is_long], length[is_long]
@@ -188,7 +188,7 @@ def _gaps(process: Recorded) -> tuple[_Gaps, Int64]:
     has = after > 0
     before = by_call[np.maximum(after - 1, 0)]
     has[has] = calls.thread[work.call[before[has]]] == calls.thread[call[has]]
-    has &= ~_handed_over(calls, call)
+    has &= ~_handed_over(calls, launching, call, since)
     call, since, length, before, after = (
         column[has] for column in (call, since, length, before, after)
     )
@@ -202,8 +202,8 @@ def _gaps(process: Recorded) -> tuple[_Gaps, Int64]:
     return _Gaps(call, since, length, before, *sites), all_ns
 
 
-def _handed_over(calls: HostCalls, call: Int64) -> Mask:
-    """Say before which calls another thread's call returned."""
+def _handed_over(calls: HostCalls, launching: Int64, call: Int64, since: Int64) -> Mask:
+    """Say before which calls another thread's call returned, or others launched most of it."""
     until = calls.start_ns[call]
     handed = np.zeros(len(call), np.bool_)
     if not len(calls) or calls.thread.min() == calls.thread.max():
@@ -217,6 +217,10 @@ def _handed_over(calls: HostCalls, call: Int64) -> Mask:
         handed[rows] = (
             until[rows] - np.append(-intervals.BEYOND_NS, of_others)[at] <= _HANDED_OVER_NS
         )
+        other = calls.is_outer & is_in(calls.thread, launching[launching != thread])
+        busy = intervals.union(calls.start_ns[other], calls.end_ns[other])
+        covered = intervals.covered_within(busy, since[rows], until[rows])
+        handed[rows] |= 2 * covered > until[rows] - since[rows]
     return handed
 
 
