@@ -393,7 +393,7 @@ def quiet_switches(database: Database, process: int, calling: Int64) -> model.Th
         thread = distinct_values(chunk["globalTid"])
         own.append(thread[schema.process_of_thread(thread) == process])
     others = [thread for thread, text in read_thread_names(database) if _NO_PROGRAM.match(text)]
-    threads = np.setdiff1d(np.concatenate(own), np.append(calling, others))
+    threads = np.setdiff1d(np.concatenate(own), np.append(calling, np.array(others, np.int64)))
     return _read_switches(database, threads).get(process, model.NO_SWITCHES)
 
 
