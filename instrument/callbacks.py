@@ -32,7 +32,7 @@ class ReportedTraining:
             watch(**self._options)
 
     def opens(self, kind: str, text: str) -> None:
-        """Open a range of a kind of which no other is open any more."""
+        """Open a range of a kind, in place of one of its kind that is still open."""
         self.closes(kind)
         self._enter(kind, annotate(text))
 

@@ -220,11 +220,12 @@ def reader(
     It has the same parameters, and so finds an argument as fast as the function itself. `group_of`
     returns the process group from the arguments `group` and `tag`.
 
-    Raises TypeError: the function has no parameter `group`.
+    Raises TypeError: the function has no parameter for the process group.
     """
     message, direction, root, kind, is_split, is_of_group, names = parameters
     names = names or [*inspect.signature(function).parameters]
-    if "group" not in names:
+    group = "group" if "group" in names else "process_group"
+    if group not in names:
         raise TypeError(f"{function} has no parameter group")
     peer, group_peer, tag, is_async = (
         name if name in names else "None"
@@ -234,14 +235,16 @@ def reader(
         peer = f"({root} if {peer} is {group_peer} is None else {peer})"
     if is_of_group:
         peer, group_peer = "None", peer
-    tensors = f"{message} if type({message}) in (list, tuple) else ({message},)"
+    tensors = f"({message},) if isinstance({message}, Tensor) else {message}"
     described = (
-        "group" if group_of is None else f"group_of(group, {tag} or '')",
+        group if group_of is None else f"group_of({group}, {tag} or '')",
         tensors if message in names else "()",
         *(repr(direction), peer, group_peer, kind, is_split, is_async),
     )
     source = f"lambda {'=None, '.join(names)}=None, *_, **__: ({', '.join(map(str, described))})"
-    describe: Callable[..., Operation] = eval(source, {"group_of": group_of})  # noqa: S307  (ours)
+    describe: Callable[..., Operation] = eval(  # noqa: S307  (ours)
+        source, {"group_of": group_of, "Tensor": torch.Tensor}
+    )
     return describe
 
 

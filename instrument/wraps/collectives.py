@@ -40,10 +40,14 @@ PARAMETERS: dict[str, Parameters] = {
     "_all_gather_base": _ALL_GATHER,
     # Of DDP: the first rank's parameters and buffers, and a comparison of the parameters' shapes.
     "_broadcast_coalesced": Parameters(
-        "tensors", "src", root=0, is_of_group=True, names=("group", "tensors", "buffer_size", "src")
+        "tensors",
+        "src",
+        root=0,
+        is_of_group=True,
+        names=("process_group", "tensors", "buffer_size", "src"),
     ),
     "_reduce_scatter_base": _REDUCE_SCATTER,
-    "_verify_params_across_processes": Parameters(names=("group",)),
+    "_verify_params_across_processes": Parameters(names=("process_group",)),
 }
 """How to read the arguments of each function, for every version of PyTorch from 2.4 on.
 

@@ -57,6 +57,24 @@ def test_wrong_arguments_are_told_by_the_function_itself(recorded: list[str]) ->
         dist.all_reduce(ones(), nonsense=1)  # type: ignore[call-arg]
 
 
+class Bucket(list[torch.Tensor]):
+    """A list of the program's own."""
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.filterwarnings("ignore:`torch.distributed.all_reduce_coalesced`:FutureWarning")
+def test_lists_of_any_class_and_groups_by_any_name(recorded: list[str]) -> None:
+    group: Any = dist.new_group([0])
+    instrument.enable()
+    dist.all_reduce_coalesced(Bucket([ones(), ones()]))
+    broadcast: Any = dist._broadcast_coalesced  # type: ignore[attr-defined]
+    broadcast(process_group=group, tensors=[ones()], buffer_size=1 << 20)
+    assert pushed(recorded) == [
+        f"all_reduce_coalesced bytes=32 dtype=float32 {SELF} seq=0",
+        "_broadcast_coalesced src=0 bytes=16 dtype=float32 group=1 rank=0 size=1 seq=0",
+    ]
+
+
 def test_without_a_group_the_function_says_so(
     recorded: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:

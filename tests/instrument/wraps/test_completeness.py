@@ -100,8 +100,9 @@ def test_parameters_are_those_of_the_functions() -> None:
     ):
         for name, function in calls.originals(modules, table).items():
             parameters = table[name]
-            named = {"group", parameters.message, parameters.direction} - {""}
-            assert named <= {*(parameters.names or inspect.signature(function).parameters)}
+            given = {*(parameters.names or inspect.signature(function).parameters)}
+            assert {parameters.message, parameters.direction} - {""} <= given
+            assert given & {"group", "process_group"}
     with pytest.raises(TypeError, match="has no parameter group"):
         operations.reader(lambda *_: None, operations.Parameters())
 
