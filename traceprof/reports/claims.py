@@ -157,7 +157,7 @@ def sentences(analysis: RunResult, group: Sequence[Finding]) -> Iterator[str]:
     headline = analysis.headline
     has_steps = headline is not None and headline.lengths is not None
     unit = "" if headline is None else headline.breakdown.unit.unit.one
-    # A share that is of none of the times in the title is read as one of the last of them.
+    # Without the cost, a reader takes the share for one of the last time in the title.
     cost = duration(worst.impact_ns)
     of_what = f"it costs {cost}, " if worst.impact_ns and cost not in worst.title else ""
     yield f"rank {worst.rank}: {one_line(worst.title)} ({of_what}{_cost(worst, kind)})"
