@@ -202,8 +202,10 @@ WORKERS = {
     ("instrument/torch_trace.py", "_compress"),
     ("instrument/watching.py", "work"),  # `_run` and `_say`
     ("traceprof/execution/many_reports.py", "measure_file"),
+    ("traceprof/execution/workers.py", "_result_of"),
+    ("traceprof/execution/workers.py", "os.getpid"),
 }
-"""Functions that run in a thread or on another machine: look at what a new one takes."""
+"""Functions that run in a thread, a fork, or on another machine: look at what a new one takes."""
 
 
 @pytest.fixture(scope="module")

@@ -120,7 +120,7 @@ def test_workers_ignore_ctrl_c_and_end_with_an_error_here(tmp_path: Path) -> Non
 
     before = child_pids()
     with pytest.raises(KeyboardInterrupt), w.workers(2, work) as pool:
-        list(pool.as_completed([pool.submit(0), pool.submit(1)], fail))
+        list(pool.as_completed([pool.work_on(0), pool.work_on(1)], fail))
     assert child_pids() == before
 
 
@@ -129,7 +129,7 @@ def test_workers_go_on_without_a_terminal_if_this_process_does(handler: Any) -> 
     before = signal.signal(signal.SIGHUP, handler)
     try:
         with w.workers(1, signal.getsignal) as pool:
-            found = pool.submit(signal.SIGHUP).result()
+            found = pool.work_on(signal.SIGHUP).result()
     finally:
         signal.signal(signal.SIGHUP, before)
     assert found == (signal.SIG_IGN if handler == signal.SIG_IGN else signal.SIG_DFL)
@@ -162,11 +162,11 @@ def endless(item):
     os.write(1, b"%d\\n" % os.getpid())
     if item:
         with workers(1, endless) as pool:
-            list(pool.as_completed([pool.submit(item - 1)]))
+            list(pool.as_completed([pool.work_on(item - 1)]))
     while True:
         time.sleep(1)
 with workers(2, endless) as pool:
-    list(pool.as_completed([pool.submit(0), pool.submit(1)]))
+    list(pool.as_completed([pool.work_on(0), pool.work_on(1)]))
 """
 
 
@@ -204,7 +204,7 @@ def test_a_worker_leaves_the_garbage_of_its_parent_alone() -> None:
     try:
         Deadly()
         with w.workers(1, gc.collect) as pool:
-            assert pool.submit(0).result() >= 0
+            assert pool.work_on(0).result() >= 0
     finally:
         gc.enable()
 
@@ -212,7 +212,7 @@ def test_a_worker_leaves_the_garbage_of_its_parent_alone() -> None:
 def test_what_it_writes_is_written_once(capfd: pytest.CaptureFixture[str]) -> None:
     sys.stdout.write("before ")  # in the buffer that a worker would have, too
     with w.workers(1, str) as pool:
-        assert pool.submit(1).result() == "1"
+        assert pool.work_on(1).result() == "1"
     sys.stdout.write("after")
     sys.stdout.flush()
     assert capfd.readouterr().out == "before after"

@@ -128,7 +128,7 @@ class AnalysisFuture(Generic[Analysis]):
         pool: Workers[object, Any] | None,
     ) -> None:
         self._here, self._make, self._count, self._pool = analyst, make, count, pool
-        self._running = None if pool is None else pool.submit(None)
+        self._running = None if pool is None else pool.work_on(None)
         self._lock = Lock()
 
     def result(self) -> Analysis:
@@ -161,7 +161,7 @@ class AnalysisFuture(Generic[Analysis]):
         with self._lock:
             if self._pool is not None:
                 report = partial(self._count.report, progress)
-                (answered,) = self._pool.as_completed([self._pool.submit(question)], report)
+                (answered,) = self._pool.as_completed([self._pool.work_on(question)], report)
                 try:
                     return answered.result()
                 except BrokenProcessPool:

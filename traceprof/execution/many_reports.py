@@ -100,7 +100,7 @@ def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[in
 
     again: list[int] = []
     with workers(min(jobs, len(tasks)), measured) as pool:
-        futures = {pool.submit(index): index for index in range(len(tasks))}
+        futures = {pool.work_on(index): index for index in range(len(tasks))}
         for future in pool.as_completed([*futures]):
             index = futures.pop(future)
             try:
@@ -110,7 +110,7 @@ def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[in
     for index in again:
         with workers(1, measured) as pool:
             try:
-                yield index, next(pool.as_completed([pool.submit(index)])).result()
+                yield index, next(pool.as_completed([pool.work_on(index)])).result()
             except BrokenProcessPool:
                 remedy = "give fewer --jobs, or record less at a time"
                 yield index, _given_up(tasks[index], _TWICE, remedy)

@@ -48,7 +48,7 @@ class Workers(Generic[Item, Result]):
         self._pool = pool
         self.processes = pool._processes  # noqa: SLF001  (public in Python 3.14: `kill_workers`)
 
-    def submit(self, item: Item) -> Future[Result]:
+    def work_on(self, item: Item) -> Future[Result]:
         """Have an item worked on.
 
         The future raises BrokenProcessPool if a worker is killed before the result has arrived.
@@ -162,15 +162,15 @@ def map_items(
         return [work(item) for item in items]
     is_prepared = False
 
-    def work_on(index: int) -> Result:
+    def work_at(index: int) -> Result:
         nonlocal is_prepared
         if not is_prepared:
             prepare()
             is_prepared = True
         return work(items[index])
 
-    with workers(number, work_on) as pool:
-        futures = [pool.submit(index) for index in range(len(items))]
+    with workers(number, work_at) as pool:
+        futures = [pool.work_on(index) for index in range(len(items))]
         failed = {future for future in pool.as_completed(futures) if future.exception()}
     return [
         work(item) if future in failed else future.result()

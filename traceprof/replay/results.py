@@ -68,6 +68,13 @@ class Baseline(Record, frozen=True):
     gates: tuple[Gate, ...]  # the checks
     subject: str = "a step"  # a step of the longest phase, or the training if no steps are known
 
+    @property
+    def misfit(self) -> float | None:
+        """Replayed over measured, less 1; None if that is unknown."""
+        if self.replayed_ns is None or self.step_ns == 0:
+            return None
+        return self.replayed_ns / self.step_ns - 1
+
 
 class Refusal(Record, frozen=True):
     """Why a run cannot be replayed, or why an assumption about it has no answer."""
