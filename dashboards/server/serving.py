@@ -1,7 +1,7 @@
 """The server: it shows the progress of the analysis, and then its results.
 
-Dash is imported while the reports are read, as both take time. A page that a browser loads during
-that time continues with the results.
+Dash is imported while the reports are analysed, as both take time. A page that a browser loads
+during that time continues with the results.
 """
 
 from __future__ import annotations

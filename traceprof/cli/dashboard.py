@@ -122,10 +122,10 @@ def command(
                         *paths, options=options, listener=server.progress, answer=_answer
                     )
                 )
-                if is_first:
-                    stack.enter_context(server)  # not before a report could be opened
-                    _announce(server, host, opens=opens)
-                analysis = future.result()
+            if is_first:
+                stack.enter_context(server)  # not before a report could be read
+                _announce(server, host, opens=opens)
+            analysis = future.result()
             shared.print_failures(analysis.result.failed)
             opened.enter_context(closing(analysis))
             server.show(analysis, future.ask, compared)

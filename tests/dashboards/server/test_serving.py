@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import signal
 import socket
@@ -123,6 +124,26 @@ def test_ctrl_c_ends_it_cleanly(when_s: float) -> None:
     assert process.returncode in {0, 130}
     assert "Traceback" not in errors
     assert errors.strip() == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no such terminals")
+def test_on_a_terminal_the_address_stands_below_the_bar() -> None:
+    terminal, of_command = os.openpty()
+    command = [sys.executable, "-m", "traceprof", "dashboard", "--port", "0", str(SAMPLE)]
+    with subprocess.Popen(
+        command, stdout=of_command, stderr=of_command, env={**os.environ, "TERM": "xterm"}
+    ) as process:
+        try:
+            shown = b""
+            while not re.search(rb"token=[^\r]+\r", shown):
+                shown += os.read(terminal, 1 << 16)
+        finally:
+            process.kill()
+    os.close(terminal)
+    os.close(of_command)
+    bar, address = shown.rsplit(b"\x1b[2K", 1)  # which clears a line
+    assert b"rows" in bar
+    assert address.startswith(b"http://")
 
 
 def test_ctrl_c_right_before_the_wait_is_answered() -> None:
