@@ -188,9 +188,12 @@ def analyze_in_worker(
     def of_result(result: RunResult, traces: Sequence[Trace]) -> Analysis:
         with collected_failures():  # which the result has, too
             ranks = [measurer.options.ranks_of(trace) for trace in traces]
+        run = attach_ranks(result.run, traces, ranks)
+        for rank in run.ranks:  # the worker answers what needs more
+            rank.release()
         for trace in traces:
             trace.release()
-        return Analysis(result, attach_ranks(result.run, traces, ranks))
+        return Analysis(result, run)
 
     analyst = Analyst(opened, partial(_analyzed, measurer), answer)
     with analysis_in_worker(analyst, of_result) as future:
