@@ -12,7 +12,7 @@ import pytest
 import resvg_py
 from playwright.sync_api import Locator, Page, expect
 
-from tests.support.dashboard import IN_ROW, Serve, box_of
+from tests.support.dashboard import IN_ROW, Serve, box_of, drag
 from tests.support.traces import SAMPLE, analysis_of
 from traceprof.documents.analysis.records import document
 from traceprof.version import __version__
@@ -69,6 +69,21 @@ def test_a_part_that_is_left_out(page: Page, sample_url: str) -> None:
     expect(button).to_have_attribute("aria-pressed", "false")
     button.click()
     expect(button).to_have_attribute("aria-pressed", "true")
+
+
+@pytest.mark.long
+def test_a_drag_that_leaves_the_chart_chooses_steps_and_opens_none(
+    page: Page, sample_url: str, steps: list[dict[str, Any]]
+) -> None:
+    open_page(page, f"{sample_url}/steps?rank=0", "steps-bars")
+    middle, outside, left = (
+        page.evaluate(IN_ROW, ["steps-bars", 0, share]) for share in (0.5, 1.03, 0.1)
+    )
+    drag(page, middle, outside)
+    page.mouse.move(*left)
+    expect(page.locator("#steps-bars .pointer-note")).to_contain_text(f"step {len(steps) // 2}")
+    walk(page, "steps-bars", ("ArrowRight", "rank 0, step 0"))
+    assert times(page) == (str(steps[0]["start_ns"]), str(steps[0]["end_ns"]))
 
 
 @pytest.mark.long

@@ -20,7 +20,7 @@ export const text = (value) => {
   return value.toLocaleString("en", { maximumFractionDigits: Math.min(decimals, 9) });
 };
 
-export const MS = 1e6; // ns, of which charts of steps show milliseconds
+export const MS = 1e6; // ns: charts of steps show milliseconds
 
 /**
  * Open the page that a column of a row links to.

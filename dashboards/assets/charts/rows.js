@@ -8,11 +8,11 @@ import { linearTicks } from "./ticks.js";
 
 const [LEFT, RIGHT] = [58, 22]; // of the numbers of a row, and beside the last one of the axis
 const [TITLE, BELOW, FOOT] = [22, 6, 30]; // above a row, below it, and below the last one
-const [TICK, LINE] = [75, 26]; // between numbers of the axis, and of a row
+const [TICK, LINE] = [75, 18]; // between numbers of the axis, and of a row
 const CLICK = 4; // pixels that the pointer may move in a click
 
 /**
- * @template {{ title: string }} Row
+ * @template Row
  * @extends {CanvasChart<RowPlace>}
  * @implements {Picture<RowPlace>}
  */
@@ -32,7 +32,7 @@ export class RowsChart extends CanvasChart {
     this.pointer = null; // pixels from the left
     /** @type {{ from: number, to: number } | null} */
     this.drag = null;
-    this.isClick = true;
+    this.isClick = true; // else the pointer was dragged
     this.#listen();
     this.redraw();
   }
@@ -91,10 +91,15 @@ export class RowsChart extends CanvasChart {
       if (!this.isClick) this.options.choose(this.valueAt(from), this.valueAt(to));
       this.redraw();
     });
-    canvas.addEventListener("pointerleave", () => {
-      this.pointer = null;
-      this.redraw();
-    });
+    for (const end of ["pointerleave", "pointercancel"]) { // as when a finger scrolls the page
+      canvas.addEventListener(end, () => {
+        this.pointer = this.drag = null;
+        this.redraw();
+      });
+    }
+    canvas.addEventListener("click", (event) => {
+      if (!this.isClick) event.stopImmediatePropagation();
+    }, { capture: true });
     canvas.addEventListener("dblclick", () => this.options.chooseAll());
   }
 
@@ -120,7 +125,7 @@ export class RowsChart extends CanvasChart {
       numbers.texts.forEach((text, at) => context.fillText(text, LEFT - 7, box.y(numbers.places[at] ?? 0)));
       context.textAlign = "left";
       context.font = FONT.replace("11px", "13px");
-      context.fillText(row.title, LEFT, box.top - 13, box.width);
+      context.fillText(this.options.title(row), LEFT, box.top - 13, box.width);
       context.font = FONT;
       context.save();
       context.translate(10, top - height / 2);
@@ -141,9 +146,9 @@ export class RowsChart extends CanvasChart {
    * @param {number} bottom
    */
   #paintPointer(context, bottom) {
-    const x = this.at ? this.pointOf(this.at)[0] : null;
+    const at = this.pointer ?? (this.at ? this.pointOf(this.at)[0] : -1);
     context.fillStyle = themeColor("text-2");
-    for (const at of [this.pointer ?? x]) if (at !== null) context.fillRect(Math.round(at), TITLE, 1, bottom - TITLE);
+    if (at >= LEFT && at <= this.right) context.fillRect(Math.round(at), TITLE, 1, bottom - TITLE);
     if (!this.drag) return;
     context.globalAlpha = 0.18;
     context.fillStyle = themeColor("accent");
@@ -194,7 +199,6 @@ export class RowsChart extends CanvasChart {
 
   /** @param {RowPlace} place */
   go({ row, index }) {
-    if (this.isClick) this.options.open?.(/** @type {Row} */ (this.rows[row]), index);
-    this.isClick = true;
+    this.options.open?.(/** @type {Row} */ (this.rows[row]), index);
   }
 }

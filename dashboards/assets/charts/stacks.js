@@ -112,7 +112,7 @@ export function stacksChart(root, { rows, parts, axis, base }, label) {
   /** @type {RowsChart<StackRow>} */
   const chart = new RowsChart(root, `${label}; arrow keys move through it, Enter shows a step`, rows, {
     axis, height: rows.length > MANY ? LOW : HEIGHT, range: wholeRange(rows), isWhole: true,
-    counts: false, unit: () => "ms", top: () => top,
+    counts: false, title: ({ title }) => title, unit: () => "ms", top: () => top,
     places: ({ step }) => step,
     under: ({ step }, value) => nearest(step, value),
     lines: (row, index) => barLines(row, index, { parts }),

@@ -95,18 +95,18 @@ export const scaleOf = ({ title, unit }) => `${title.replace(/^rank \d+( · )?/,
  * @param {RowKind<Row>} kind the drawing of each row, and the text of its pieces
  */
 export function timeRows(root, { axis, base, rows }, label, kind) {
-  const titled = rows.map((row) => ({ ...row, title: row.limit_text ? `${row.title} · ${row.limit_text}` : row.title }));
-  const tops = new Map(rows.map((row, number) => {
+  const tops = new Map(rows.map((row) => {
     const alike = rows.filter((other) => scaleOf(other) === scaleOf(row));
     const top = Math.max(...alike.map((other) => Math.max(kind.top(other), other.limit ?? 0)));
-    return [titled[number], top * HEADROOM || 1];
+    return [row, top * HEADROOM || 1];
   }));
-  const chart = new RowsChart(root, `${label}; arrow keys move through it`, titled, {
+  const chart = new RowsChart(root, `${label}; arrow keys move through it`, rows, {
     axis, height: rows.length > MANY ? kind.low : kind.height, range: sharedTime(rows), isWhole: false,
     counts: kind.counts, unit: ({ unit }) => unit, top: (row) => tops.get(row) ?? 1,
+    title: ({ title, limit_text }) => (limit_text ? `${title} · ${limit_text}` : title),
     places: (row) => kind.times(row).slice(0, -1),
     under: (row, value) => pieceAt(kind.times(row), value),
-    lines: (row, index) => kind.lines(/** @type {Row} */ (rows[titled.indexOf(row)]), index),
+    lines: kind.lines,
     paint(context, row, box) {
       kind.paint(context, row, box);
       drawLimit(context, row, box);

@@ -63,6 +63,7 @@ export interface RowsOptions<Row> {
   /** Whether there is nothing between whole numbers on the axis, and in the rows. */
   isWhole: boolean;
   counts: boolean;
+  title(row: Row): string;
   unit(row: Row): string;
   /** The value at the upper end of a row. */
   top(row: Row): number;
