@@ -73,6 +73,15 @@ def test_waits_are_what_they_are_by_definition(num_ranks: int) -> None:
     assert (matrix.diagonal() == 0).all()
 
 
+def test_a_rank_that_waits_in_two_operations_at_once_waits_once() -> None:
+    first, _, _ = met(np.array([[0, 4, 0]]) * MS, np.array([[5, 5, 5]]) * MS, ["a"] * 3)
+    second, _, _ = met(np.array([[2, 2, 7]]) * MS, np.array([[8, 8, 8]]) * MS, ["a"] * 3)
+    assert (second.wait_ns // MS).tolist() == [[5, 5, 0]]
+    for waits in ([first, second], [second, first]):
+        matrix = wait_matrix(waits, 3) // MS
+        assert matrix.tolist() == [[0, 4, 3], [0, 0, 5], [0, 4, 0]]
+
+
 def test_nothing_is_claimed_below_the_clocks_uncertainty() -> None:
     rng = np.random.default_rng(2)
     start = np.arange(40)[:, np.newaxis] * 10 * MS + np.array([[0, 0, 0, 50_000]])

@@ -26,7 +26,6 @@ from traceprof.ranks.waits import (
     GroupWaits,
     RankWaits,
     Transfers,
-    mpi_matrix,
     split_by_leaving,
     transfers,
     wait_matrix,
@@ -248,16 +247,11 @@ class RankComparison(Record, frozen=True):
     transfers: Mapping[int, Transfers]
     lateness: tuple[Lateness, ...]  # the lateness of each rank that shares operations with others
     window_ns: int  # the median length of the windows of ranks with operations; 0 without any
-    mpi_matrix_ns: Int64 | None = None  # int64[ranks, ranks], the part of `matrix_ns` in MPI
 
     @property
     def matrix_ns(self) -> Int64:
         """How long the row's rank waited for the column's, int64[ranks, ranks]; not kept."""
-        others = [wait for wait in self.waits if not wait.group.is_mpi]
-        matrix = wait_matrix(others, len(self.ranks))
-        if self.mpi_matrix_ns is not None:
-            matrix += self.mpi_matrix_ns
-        return matrix
+        return wait_matrix(self.waits, len(self.ranks))
 
     def are_waits_unknown(self, member: int) -> bool:
         """Whether the clocks leave open who waited in most of a rank's operations."""
@@ -291,7 +285,6 @@ def compare_ranks(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparis
     checked = [waits_of(group, arrivals, clocks) for group in certain]
     waits = [result for result in checked if isinstance(result, GroupWaits)]
     unmatched += [result for result in checked if isinstance(result, Unmatched)]
-    in_mpi = [wait for wait in waits if wait.group.is_mpi]
     others = [wait for wait in waits if not wait.group.is_mpi]
     machines = run.machines
     windows = [arrival.window_ns for arrival in arrivals if len(arrival)]
@@ -305,7 +298,6 @@ def compare_ranks(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparis
         waits=tuple(waits),
         unmatched=tuple(unmatched),
         transfers=transfers(others, arrivals, machines),
-        mpi_matrix_ns=mpi_matrix(in_mpi, arrivals) if in_mpi else None,
         lateness=tuple(lateness(waits, arrivals)),
         window_ns=int(median_of(windows)) if windows else 0,
     )

@@ -9,8 +9,8 @@ If one rank sends to all others, they wait for it and for no other. If all send 
 that one waits, for the last of them. Labels say which rank that is, the root; without labels the
 waits of such operations are not known. A member that left a send or receive before the other came
 did not wait for it. With MPI calls that run beside other work, a member waits from its `MPI_Wait`
-on. One such call may wait for several requests, as MPI_Waitall does: each nanosecond counts once,
-for the rank that came first of those it still waits for.
+on. A rank may wait for several others at once, on two streams or in one MPI_Waitall: how long it
+waited for each counts every nanosecond once.
 """
 
 from __future__ import annotations
@@ -250,15 +250,26 @@ def _transfer(group: Group, stay: Int64, wait: Int64, root: Int64) -> Int64:
 def wait_matrix(waits: Sequence[GroupWaits], num_ranks: int) -> Int64:
     """How long each rank waited for each other, int64[ranks, ranks]: row waits for column.
 
-    Each wait is attributed to the member that came last, where the clocks show which that was.
+    Each wait is attributed to the member that came last, where the clocks show which that was. Of
+    waits at once, the one that began first counts; of those, the one that ended first.
     """
     matrix = np.zeros((num_ranks, num_ranks), np.int64)
-    for wait in waits:
-        members = np.array(wait.group.members)
-        chosen = wait.is_resolved & wait.is_inside
-        last = members[wait.last[chosen]]
-        for column, member in enumerate(wait.group.members):
-            np.add.at(matrix[member], last, wait.wait_ns[chosen, column])
+    spans: dict[int, list[tuple[Int64, ...]]] = defaultdict(list)
+    for group_waits in waits:
+        members = np.array(group_waits.group.members)
+        certain = group_waits.is_resolved & group_waits.is_inside
+        for column, member in enumerate(members.tolist()):
+            chosen = np.flatnonzero(certain & (group_waits.wait_ns[:, column] > 0))
+            last = group_waits.last[chosen]
+            came, left = group_waits.start_ns[chosen, last], group_waits.end_ns[chosen, column]
+            end = np.minimum(came, left)
+            spans[member].append((end - group_waits.wait_ns[chosen, column], end, members[last]))
+    for member, of_member in spans.items():
+        start, end, last = map(np.concatenate, zip(*of_member, strict=True))
+        order = np.lexsort((end, start))
+        start, end, last = start[order], end[order], last[order]
+        counted = np.maximum.accumulate(np.append(start[:1], end[:-1]))
+        np.add.at(matrix[member], last, np.maximum(end - np.maximum(start, counted), 0))
     return matrix
 
 
@@ -319,25 +330,6 @@ def waits_of_rank(
     place, wait, last, uncertainty = map(np.concatenate, zip(*columns, strict=True))
     order = np.argsort(place, kind="stable")
     return RankWaits(place[order], wait[order], last[order], uncertainty[order])
-
-
-def mpi_matrix(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Int64:
-    """How long the row's rank waited in MPI for the column's, int64[ranks, ranks]."""
-    matrix = np.zeros((len(arrivals), len(arrivals)), np.int64)
-    spans: dict[int, list[tuple[Int64, ...]]] = defaultdict(list)
-    for group_waits in waits:
-        chosen = np.flatnonzero(group_waits.is_resolved & group_waits.is_inside)
-        last = np.array(group_waits.group.members)[group_waits.last[chosen]]
-        for column, member in enumerate(group_waits.group.members):
-            blocked = arrivals[member].blocked_ns[group_waits.group.place[chosen, column]]
-            spans[member].append((blocked, blocked + group_waits.wait_ns[chosen, column], last))
-    for member, of_member in spans.items():
-        start, end, last = map(np.concatenate, zip(*of_member, strict=True))
-        order = np.lexsort((end, start))
-        start, end, last = start[order], end[order], last[order]
-        counted = np.maximum.accumulate(np.append(start[:1], end[:-1]))
-        np.add.at(matrix[member], last, np.maximum(end - np.maximum(start, counted), 0))
-    return matrix
 
 
 # Fewer times do not show how much they vary.

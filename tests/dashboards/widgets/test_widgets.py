@@ -34,6 +34,7 @@ from traceprof.analyses import breakdown, overlap_slowdown
 from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analysis import Analysis
 from traceprof.findings import InPhase, NotApplicable
+from traceprof.ranks.comparison import RankComparison
 
 
 def test_what_is_missing_on_many_ranks_is_said_once() -> None:
@@ -207,12 +208,13 @@ def test_a_cost_of_overlap_that_cannot_be_known_is_no_zero(analysis: Analysis) -
     assert text(overlap_page._summary([result, unknown])).count("on rank 0") >= 2
 
 
-def test_waits_of_many_ranks_are_by_machine(analysis: Analysis) -> None:
+def test_waits_of_many_ranks_are_by_machine(
+    analysis: Analysis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     matrix = np.arange(NUM * NUM).reshape(NUM, NUM)
+    monkeypatch.setattr(RankComparison, "matrix_ns", matrix)
     machines = tuple(f"node-{rank % 4}" for rank in range(NUM))
-    compared: Any = replace(
-        analysis.ranks, ranks=tuple(range(NUM)), machines=machines, waits=(), mpi_matrix_ns=matrix
-    )
+    compared: Any = replace(analysis.ranks, ranks=tuple(range(NUM)), machines=machines, waits=())
     drawn = known(wait_matrix(compared, range(NUM)))
     assert [row["title"] for row in drawn["rows"]] == [f"node-{number}" for number in range(4)]
     for row in range(4):
@@ -222,8 +224,9 @@ def test_waits_of_many_ranks_are_by_machine(analysis: Analysis) -> None:
     assert [row["ranks"] for row in drawn["rows"]] == [[*range(at, NUM, 4)] for at in range(4)]
     assert drawn["columns"][3]["ranks"] == [*range(3, NUM, 4)]
     # Ranks that nobody waited for have no column.
-    last = replace(compared, machines=("one",) * NUM, mpi_matrix_ns=matrix * (matrix % NUM < 3))
-    alone = known(wait_matrix(last, range(NUM)))
+    with monkeypatch.context() as few_waits:
+        few_waits.setattr(RankComparison, "matrix_ns", matrix * (matrix % NUM < 3))
+        alone = known(wait_matrix(replace(compared, machines=("one",) * NUM), range(NUM)))
     assert [column["title"] for column in alone["columns"]] == ["rank 0", "rank 1", "rank 2"]
     # A click on a cell leads to the ranks of two machines, which are drawn one by one.
     for few in (("one",) * NUM, ("one", "other") * (NUM // 2)):
