@@ -105,8 +105,8 @@ def around(  # noqa: C901  (the function in it is one on purpose)
     """Return the function with a range around its calls.
 
     `describe` reads the arguments; `label` makes the range's text from them, or None for no range.
-    `level` holds for calls inside. Failures in here are logged once, and the call goes on without a
-    label; exceptions of the function close the range and pass.
+    `level` holds for calls inside. A failure in here is logged once for each name, and the call
+    goes on without a label; exceptions of the function close the range and pass.
     """
 
     @functools.wraps(original)
