@@ -209,14 +209,39 @@ class AttributableIdle(Record, frozen=True):
         nothing = np.empty(0, np.int64)
         parts = [(nothing, nothing, nothing)]
         for stream in distinct_values(self.stream).tolist():
-            threads = [thread for thread, streams in self.streams_of.items() if stream in streams]
-            counts_here = is_in(costs.thread, threads)
-            rows = np.flatnonzero(counts_here if counts is None else counts_here & counts)
+            rows = self._waits_on(stream)
+            rows = rows if counts is None else rows[counts[rows]]
             if len(rows):
                 parts.append(self._on_stream(self.stream == stream, rows, until[rows]))
-        start, end, wait = (np.concatenate(column) for column in zip(*parts, strict=True))
-        order = np.argsort(start, kind="stable")
-        return SyncIdle(start[order], end[order], wait[order])
+        return _joined(parts)
+
+    def attributed_in_gaps(self, start_ns: Int64, end_ns: Int64, returned_ns: Int64) -> SyncIdle:
+        """Idle time that each wait would cause alone in gaps that begin before its end.
+
+        `start_ns` and `end_ns`: int64[n], the gap in which each of `spans` lies. `returned_ns`:
+        int64[waits], when the calls returned.
+        """
+        costs, nothing = self.costs, np.empty(0, np.int64)
+        clock = intervals.covered_before(self.spans, costs.start_ns)
+        parts = [(nothing, nothing, nothing)]
+        for stream in distinct_values(self.stream).tolist():
+            rows = self._waits_on(stream)
+            here = np.flatnonzero(self.stream == stream)
+            last = np.searchsorted(costs.start_ns[rows], end_ns[here]) - 1
+            here, wait = here[last >= 0], rows[last[last >= 0]]
+            goes_on = returned_ns[wait] > start_ns[here]
+            here, wait = here[goes_on], wait[goes_on]
+            start = np.maximum(self.spans.start_ns[here], costs.start_ns[wait])
+            left = clock[wait] + costs.cost_ns[wait]
+            left -= intervals.covered_before(self.spans, start)
+            length = np.minimum(self.spans.end_ns[here] - start, left)
+            some = length > 0
+            parts.append((start[some], (start + length)[some], wait[some]))
+        return _joined(parts)
+
+    def _waits_on(self, stream: int) -> Int64:
+        threads = [thread for thread, streams in self.streams_of.items() if stream in streams]
+        return np.flatnonzero(is_in(self.costs.thread, threads))
 
     def _on_stream(self, on_stream: Mask, rows: Int64, until: Int64) -> tuple[Int64, Int64, Int64]:
         """Start, end and wait of the attributed idle time of a stream; int64[m] each.
@@ -245,6 +270,12 @@ class AttributableIdle(Record, frozen=True):
         start, end, wait = (np.concatenate(column) for column in zip(*pieces, strict=True))
         some = start < end
         return start[some], end[some], wait[some]
+
+
+def _joined(parts: list[tuple[Int64, Int64, Int64]]) -> SyncIdle:
+    start, end, wait = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(start, kind="stable")
+    return SyncIdle(start[order], end[order], wait[order])
 
 
 def with_operators(rank: Rank, calls: ApiCalls, chosen: Mask) -> Intervals:

@@ -105,6 +105,9 @@ class IdleCauses(Record, frozen=True):
     # for its accesses to unified memory
     threads: LaunchingThreads
     by_cause: Mapping[IdleCause, Intervals]  # all idle time but turn-around, by cause
+    # launch-bound time, host code, and unknown time of late gaps, before a part of them was
+    # attributed to waits
+    before_sync: Mapping[IdleCause, Intervals]
     unlaunched: Intervals  # the unknown time of gaps whose launch is not known
     sync: SyncIdle  # the sync time, with the waits that it is attributed to
     # the time that may be attributed to waits, and the costs of the waits
@@ -261,14 +264,15 @@ def _explain(rank: Rank) -> IdleCauses:
     attributable = AttributableIdle(all_spans, stream, costs, streams_of)
     sync = attributable.attributed()
     by_cause = {cause: intervals.merge(*some) for cause, some in parts.items()}
-    for cause in _MAY_BE_SYNC:
-        by_cause[cause] = intervals.subtract(by_cause[cause], sync.covered)
+    before_sync = {cause: by_cause[cause] for cause in _MAY_BE_SYNC}
     by_cause[IdleCause.SYNC] = sync.covered
+    for cause, span in before_sync.items():
+        by_cause[cause] = intervals.subtract(span, by_cause[IdleCause.SYNC])
     unlaunched = intervals.subtract(before.unlaunched, accessed)
     unknown = by_cause[IdleCause.UNKNOWN], unlaunched, *silent
     by_cause[IdleCause.UNKNOWN] = intervals.merge(*unknown)
     threads = threads.and_alone(accessing)
-    return IdleCauses(idle, threads, by_cause, unlaunched, sync, attributable)
+    return IdleCauses(idle, threads, by_cause, before_sync, unlaunched, sync, attributable)
 
 
 def _unexplained(idle: IdleGaps) -> IdleCauses:
@@ -284,6 +288,7 @@ def _unexplained(idle: IdleGaps) -> IdleCauses:
             IdleCause.QUEUED: queued,
             IdleCause.UNKNOWN: unlaunched,
         },
+        {},
         unlaunched,
         SyncIdle(nothing, nothing, nothing),
         AttributableIdle(intervals.empty(), nothing, NO_SYNC_COSTS, {}),

@@ -23,7 +23,7 @@ from traceprof.communication.messages import (
     messages,
 )
 from traceprof.host.host_code import innermost_code
-from traceprof.host.host_waits import MAX_STAGED_BYTES
+from traceprof.host.host_waits import MAX_STAGED_BYTES, SyncIdle
 from traceprof.host.idle_causes import IdleCause, IdleCauses, idle_causes, why_unknown
 from traceprof.host.rank_stalls import garbage_collection
 from traceprof.intervals import Int64, Mask
@@ -285,17 +285,33 @@ def _spent(rank: Rank, causes: IdleCauses | None, times: Int64) -> Int64:
     busy = intervals.covered_before(rank.busy, times)
     spent[:, 2] = busy - spent[:, 0] - spent[:, 1]
     if causes is not None:
+        sync = _waits_in_their_gaps(rank, causes)
         for cause, category in _CATEGORIES.items():
             idle = causes.of(cause)
+            if cause in causes.before_sync:
+                idle = intervals.subtract(causes.before_sync[cause], sync.covered)
             spent[:, TIME_CATEGORIES.index(category)] += intervals.covered_before(idle, times)
-        _add_waits(rank, causes, times, spent)
+        _add_waits(rank, causes, sync, times, spent)
     spent[:, -1] = times - rank.window.start_ns - spent.sum(axis=1)
     return spent
 
 
-def _add_waits(rank: Rank, causes: IdleCauses, times: Int64, spent: Int64) -> None:
+def _waits_in_their_gaps(rank: Rank, causes: IdleCauses) -> SyncIdle:
+    """Idle time caused by host waits, in gaps that began before the wait returned.
+
+    At the end of a step all ranks wait. A rank whose wait was over when its gap began did something
+    in the gap that the other ranks did not do.
+    """
+    gaps, attributable, calls = causes.gaps.gaps, causes.attributable, rank.calls
+    if calls is None or not len(attributable.spans):
+        return causes.sync
+    gap = np.searchsorted(gaps.start_ns, attributable.spans.start_ns, side="right") - 1
+    returned = calls.ends(attributable.costs.call)
+    return attributable.attributed_in_gaps(gaps.start_ns[gap], gaps.end_ns[gap], returned)
+
+
+def _add_waits(rank: Rank, causes: IdleCauses, sync: SyncIdle, times: Int64, spent: Int64) -> None:
     """Add the idle time attributed to waits: for large copies, and others."""
-    sync = causes.sync
     # A wait for a small copy, as in `loss.item()`, waits for the work before the copy.
     copies = rank.launched_by[1][rank.operations.copies.bytes > MAX_STAGED_BYTES]
     is_copy = is_in(causes.attributable.costs.call[sync.wait], copies[copies >= 0])
