@@ -228,6 +228,15 @@ def test_advice_for_what_is_not_pytorch_names_cuda_only(tmp_path: Path) -> None:
     assert "torch" not in advice
 
 
+def test_copies_of_directives_are_hidden_by_directives(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 200, "advance_x_257_gpu").memcpy(200, 300)
+    for start in (300, 500, 600):
+        builder.kernel(start, start + 100, "advance_x_257_gpu")
+    first, second = only(builder, tmp_path).advice
+    assert first.startswith("OpenACC: update async(another queue)")
+    assert "cudaMemcpyAsync" in second
+
+
 @pytest.mark.parametrize(
     ("copy", "expected"),
     [

@@ -282,6 +282,10 @@ def advice(parts: Sequence[CopyPart], hideable_ns: int, *, is_pytorch: bool) -> 
 
 
 ID = "exposed-copy"
+_OTHER_QUEUE = (
+    "OpenACC: update async(another queue) into a second array, and wait(that queue) async before"
+    " its use; OpenMP: target update nowait with depend"
+)
 
 
 class ExposedCopyMetrics(f.Metrics):
@@ -349,6 +353,7 @@ class ExposedCopyResult(CostResult, frozen=True):
     parts: tuple[CopyPart, ...]  # the exposed copies by kind, longest first
     # which kinds of work ran at the same time, one row for each kind
     beside: tuple[KindBeside, ...]
+    uses_directives: bool  # whether the program is one of OpenACC or OpenMP
     copies_for_kernels: bool  # whether directives copy for most kernels
 
 
@@ -391,6 +396,7 @@ def run(rank: Rank, window: Window) -> ExposedCopyResult:
         copy_ns=copy_ns,
         parts=parts,
         beside=beside,
+        uses_directives=rank.program.uses_directives,
         copies_for_kernels=copies_for_kernels(rank, window),
         only_step=only_step(rank, window, exposed),
     )
@@ -403,7 +409,11 @@ def findings(result: ExposedCopyResult) -> list[f.Finding | f.NotApplicable]:
         return []
     cause, parts = by_cause(result.parts, is_pytorch=result.is_pytorch)[0]
     longest = max(parts, key=lambda part: part.exposed_ns)
-    of_program = (DATA_REGION,) if result.copies_for_kernels else ()
+    of_program: tuple[str, ...] = ()
+    if result.copies_for_kernels:
+        of_program = (DATA_REGION,)
+    elif result.uses_directives and 2 * metrics.hideable_ns >= metrics.exposed_ns:
+        of_program = (_OTHER_QUEUE,)
     lines = advice(result.parts, metrics.hideable_ns, is_pytorch=result.is_pytorch)
     evidence = sorted(
         (item for part in parts for item in part.evidence),
