@@ -411,7 +411,10 @@ def _line(unit: StepUnit, cause: str, label: str | None, by_rank: _Group) -> str
         )
     num_out = sum(not step.counts for step in steps)
     out = "not in the mean" if num_out == len(steps) else f"{num_out} not in the mean"
-    spent = duration(sum(step.cause_ns for step in steps))
+    spent_ns = sum(step.cause_ns for step in steps)
+    spent = duration(spent_ns)
+    if spent_ns > _extra_ns(steps):  # it runs in other steps, too
+        spent += f" of {duration(sum(step.step_ns for step in steps))}"
     took = f"{took[0].upper()}{took[1:]}{most}: {what}, {spent}"
     return f"{took}; {out}" if num_out else took
 
