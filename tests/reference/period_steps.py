@@ -31,7 +31,8 @@ Shares no code with ``traceprof``.
 * Where at least half of the periods hold no communication kernel, and others do, periods are also
   searched with these kernels in between: if there are any, they count, each from the operation
   that comes first in it or after it, without these kernels. If all are of one operation: the
-  periods of these kernels alone, of which nine in ten are as long as the median, by half of it.
+  periods of these kernels alone count, if nine in ten of them are within half of their median
+  length.
 """
 
 import re

@@ -689,7 +689,10 @@ def _of_collectives(periods: Periods, collectives: Items) -> Periods | None:
 
 
 def _phases_between(searched: Items, before: Int64) -> list[Phase]:
-    """Phases by the periods of others, each of which has so many items of the phases before it."""
+    """Phases whose periods begin where those of other operations begin.
+
+    `before`: int64[n], for each operation searched, how many items have started.
+    """
     found, before = find_periods(searched), np.append(0, before)
     phases = []
     for phase in found.phases if found else ():

@@ -232,7 +232,7 @@ class WeightSets(Record, frozen=True):
 
     @staticmethod
     def of_columns(full: Float64, columns: Iterable[Float64]) -> WeightSets:
-        """Keep sets of weights, float64[e] each, by what differs from `full`."""
+        """Keep only the weights of each set, float64[e], that differ from `full`."""
         others: list[_Difference] = []
         for column in columns:
             edge = (column != full).nonzero()[0].astype(np.int32)
