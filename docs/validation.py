@@ -187,7 +187,7 @@ GPU_CHANGES = {
     "scalars": ("20 scalars are made on the GPU", "host-sync", "no-sync"),
     "load": ("four processes load data", "gpu-idle", "no-data-loading"),
 }
-"""By program of tests/gpu/changes.py: what is changed, the reason, and what comes closest to it."""
+"""By program: what is changed, the reason, and what comes closest to it."""
 
 MODEL_CHANGES = {
     "gpt2_half": (
@@ -200,7 +200,6 @@ MODEL_CHANGES = {
     "masked": ("rows multiplied by a mask, not chosen by it", "gpu-idle", "no-sync"),
     "save": ("no checkpoint in every third step", "gpu-idle", None),
 }  # fmt: skip
-"""By program of tests/gpu/models.py: the same."""
 
 H200_CHANGES = {
     "gpt2_attention": ("GPT-2: attention is one kernel", "unfused-kernels", None),
@@ -213,7 +212,6 @@ H200_CHANGES = {
     "threads": ("three threads load data, not one", "gpu-idle", "no-data-loading"),
     "two_streams": ("the evaluation on a stream of its own", "gpu-idle", None),
 }
-"""By program of tests/gpu/models.py: the same, on another GPU."""
 
 NSIGHT_CHANGES = {
     "no_reduction": ("no reductions", "exposed-communication", "communication=0"),
@@ -470,14 +468,14 @@ or together where they predict the same. A prediction holds if the two intervals
 is adjusted to the recordings, which are in [tests/gpu/recordings](../tests/gpu/recordings); `make
 validation` writes this page.
 
-Fifteen small trainings ([changes.py](../tests/gpu/changes.py)) on one H100, PyTorch 2.11, CUDA
+Fifteen small trainings (`git log -- tests/gpu/changes.py` has them) on one H100, PyTorch 2.11, CUDA
 13.0, 16 cores of a virtual machine, November 2026. Held: {} of {}. The first change also removes
 the norm itself, 99 µs of kernels in a step, which `no-sync` does not include."""
 
 _MODELS_INTRO = """\
-Seven changes of models of transformers and torchvision ([models.py](../tests/gpu/models.py)), which
-traceprof had never seen, on the same machine. Held: {} of {}. The host sets the pace of most. Of
-GPT-2 in FP32, one round took three times as long as the others, which makes its interval wide."""
+Seven changes of models of transformers and torchvision (`git log -- tests/gpu/models.py` has them),
+which traceprof had never seen, on the same machine. Held: {} of {}. The host sets the pace of most.
+Of GPT-2 in FP32, one round took three times as long as the others: its interval is wide."""
 
 
 _H200_INTRO = """\

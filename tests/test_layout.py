@@ -27,7 +27,7 @@ STARTED = (
     r".*\.__main__|traceprof\.(cli\.\w+|reports\.\w+|testing|instrument|documents\.schema)"
     r"|instrument\.(wraps\.\w+|lightning|transformers)"
 )
-SHARED = ("tests.support", "tests.reference", "tests.touched", "tests.gpu.changes")
+SHARED = ("tests.support", "tests.reference", "tests.touched")
 
 
 def imported(path: Path) -> set[str]:

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +24,6 @@ from tests.support.commands import ended, output_of
 from tests.support.programs.known_answers import DEVICE, STEPS
 from tests.support.selection import missing, once
 from traceprof.recording.record import NOT_IMPORTED
-
-Change = Callable[..., Callable[[], object]]
 
 
 def record(replace: Callable[[Any, str, Any], None]) -> list[str]:
@@ -335,36 +332,6 @@ def run(program: Program, size: int, factory: pytest.TempPathFactory) -> list[di
 
     folder = once(factory, f"{program.__module__}.{program.__name__}", start)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]
-
-
-ROUNDS, ROUND_S, WARM_UP = 10, 0.25, 9
-
-
-def timed(step: Callable[[], object], num: int, synchronize: Callable[[], object]) -> float:
-    """Return microseconds of a step, mean of several."""
-    synchronize()
-    begin = time.perf_counter()
-    for _ in range(num):
-        step()
-    synchronize()
-    return (time.perf_counter() - begin) / num * 1e6
-
-
-def time_change(
-    before: Callable[[], object], after: Callable[[], object], synchronize: Callable[[], object]
-) -> dict[str, list[float]]:
-    """Time both in turn; microseconds of a step in each round."""
-    times: dict[str, list[float]] = {"before": [], "after": []}
-    steps = {"before": before, "after": after}
-    nums = {}
-    for name, step in steps.items():
-        timed(step, WARM_UP, synchronize)
-        one_us = timed(step, WARM_UP, synchronize)
-        nums[name] = max(3, 3 * round(ROUND_S * 1e6 / one_us / 3))
-    for _ in range(ROUNDS):
-        for name, step in steps.items():
-            times[name].append(round(timed(step, nums[name], synchronize), 1))
-    return times
 
 
 SOURCE = Path(__file__).with_name("tool.c")
