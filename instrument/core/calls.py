@@ -73,11 +73,19 @@ def wrapped(
     parameters: Mapping[str, Parameters],
     group_of: Callable[[Any, str], Any] | None = None,
 ) -> list[tuple[Function, Function]]:
-    """Return each function of these names and its wrapper; see `operations.reader`."""
-    return [
-        (original, around(original, reader(original, parameters[name], group_of), name))
-        for name, original in originals(modules, parameters).items()
-    ]
+    """Return each function of these names and its wrapper; see `operations.reader`.
+
+    Functions whose arguments cannot be read, in an unknown version of PyTorch, are left out.
+    """
+    pairs = []
+    for name, original in originals(modules, parameters).items():
+        try:
+            describe = reader(original, parameters[name], group_of)
+        except (TypeError, ValueError) as error:  # noqa: PERF203  (once, of a few dozen)
+            wrapping.complain(name, error)
+        else:
+            pairs.append((original, around(original, describe, name)))
+    return pairs
 
 
 def install(patches: Patches, pairs: Sequence[tuple[Function, Function]]) -> None:

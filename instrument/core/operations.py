@@ -220,7 +220,8 @@ def reader(
     It has the same parameters, and so finds an argument as fast as the function itself. `group_of`
     returns the process group from the arguments `group` and `tag`.
 
-    Raises TypeError: the function has no parameter for the process group.
+    Raises TypeError: the function has no parameter for the process group; ValueError: it shows no
+    parameters.
     """
     message, direction, root, kind, is_split, is_of_group, names = parameters
     names = names or [*inspect.signature(function).parameters]

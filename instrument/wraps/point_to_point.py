@@ -38,11 +38,8 @@ def _batch(p2p_op_list: Sequence[dist.P2POp]) -> Operation:
 def install(patches: Patches) -> None:
     """Wrap every transfer, every batch and every block that coalesces."""
     pairs = calls.wrapped((distributed_c10d, dist), PARAMETERS)
-    wrappers = dict(pairs)
-    both = {
-        function: wrappers[function]
-        for function in (distributed_c10d.isend, distributed_c10d.irecv)
-    }
+    directions = {distributed_c10d.isend, distributed_c10d.irecv}
+    both = {function: wrapper for function, wrapper in pairs if function in directions}
     many = distributed_c10d.batch_isend_irecv
     pairs.append((many, calls.around(many, _batch, "batch_isend_irecv", level=calls.BLOCK)))
     manager = distributed_c10d._coalescing_manager  # noqa: SLF001

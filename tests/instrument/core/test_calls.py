@@ -102,6 +102,23 @@ def test_our_failures_are_logged_once_and_the_call_goes_on(
 
 
 @pytest.mark.usefixtures("alone")
+def test_a_function_of_unknown_parameters_is_left_out_alone(
+    recorded: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(wrapping, "complained", set())
+    for name in ("broadcast", "isend"):
+        function = lambda *_: "the function's own"  # noqa: E731
+        monkeypatch.setattr(distributed_c10d, name, function)
+        monkeypatch.setattr(dist, name, function)
+    instrument.enable()
+    assert dist.broadcast(ones(), 0) == "the function's own"
+    dist.all_reduce(ones())
+    assert pushed(recorded)[0] == f"all_reduce bytes=16 dtype=float32 {SELF} seq=0"
+    assert dist.P2POp(dist.irecv, ones(), 0).op is dist.irecv
+    assert caplog.messages == [f"{name} could not be labelled" for name in ("broadcast", "isend")]
+
+
+@pytest.mark.usefixtures("alone")
 def test_who_holds_a_wrapper_calls_the_original_after_disable(recorded: list[str]) -> None:
     instrument.enable()
     wrapper, method = dist.all_reduce, dist.group.WORLD.allreduce  # type: ignore[union-attr]
