@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, cast
 
-from sample_traces.simulator import nsight_writer, rows
+from sample_traces.simulator import nsight_writer
 from sample_traces.simulator.event_model.actions import (
     CallRecord,
     CommunicationWork,
     CopyWork,
     Event,
     KernelWork,
+    MarkRecord,
     MemsetWork,
     Push,
     Record,
@@ -28,6 +29,7 @@ from sample_traces.simulator.event_model.actions import (
 )
 from sample_traces.simulator.event_model.engine import RangeRecord, Result
 from sample_traces.simulator.event_model.gpu import Operation
+from sample_traces.simulator.kernels import Kernel
 from sample_traces.simulator.machine import (
     LEAD_NS,
     LOADING,
@@ -302,9 +304,8 @@ class Records:
             if range_.action.domain >= 0:
                 self._write_range(range_)
         for mark in result.marks:
-            name = self._writer.string(mark.action.name)
-            thread = global_thread(mark.thread)
-            self._add(*rows.mark(thread, mark.time_ns, mark.action.domain, name))
+            row = {"start": mark.time_ns, "end": None, "eventType": schema.NVTX_MARK}
+            self._add(schema.NVTX.name, row | self._nvtx(mark))
         HostTables(self._machine, self._writer.string, self._add).write(result)
         for (table, names), values in self._rows.items():
             columns = zip(*values, strict=True)
@@ -313,30 +314,45 @@ class Records:
 
     def _write_operation(self, operation: Operation) -> None:
         work, stream = operation.work, operation.stream
-        where = rows.operation(
-            _place(stream),
-            operation.start_ns,
-            operation.end_ns,
-            stream.id,
-            operation.call.correlation,
-        )
+        where = {
+            **_place(stream),
+            "start": operation.start_ns,
+            "end": operation.end_ns,
+            "streamId": stream.id,
+            "correlationId": operation.call.correlation,
+        }
         if isinstance(work, KernelWork | CommunicationWork):
             number = self._num_kernels.get(stream.process, 0) + 1
             self._num_kernels[stream.process] = number
-            columns = rows.kernel_columns(self._writer, [work.kernel])
-            columns_of_one = {name: values[0] for name, values in columns.items()}
-            self._add(*rows.kernel(where, number, columns_of_one))
+            self._add(schema.KERNEL.name, {**where, "gridId": number, **self._kernel(work.kernel)})
         elif isinstance(work, MemsetWork):
-            self._add(*rows.memset(where, work.bytes))
+            row = {"value": 0, "bytes": work.bytes, "memKind": nsight_writer.MEM_DEVICE}
+            self._add(schema.MEMSET.name, where | row)
         else:
-            kinds = work.source_kind, work.destination_kind
-            table, row = rows.copy(where, work.kind, work.bytes, *kinds)
-            self._add(table, row | _copy_ends(stream, work))
+            row = {"bytes": work.bytes, "copyKind": work.kind}
+            row |= {"srcKind": work.source_kind, "dstKind": work.destination_kind, "copyCount": 1}
+            self._add(schema.MEMCPY.name, where | row | _copy_ends(stream, work))
+
+    def _kernel(self, kernel: Kernel) -> dict[str, Any]:
+        return {
+            "demangledName": self._writer.string(kernel.name),
+            "shortName": self._writer.string(kernel.short_name),
+            "registersPerThread": kernel.registers,
+            "gridX": kernel.grid_x,
+            "gridY": kernel.grid_y,
+            "blockX": kernel.block_x,
+            "staticSharedMemory": kernel.static_bytes,
+            "dynamicSharedMemory": kernel.dynamic_bytes,
+            **dict.fromkeys(("gridZ", "blockY", "blockZ", "launchType", "cacheConfig"), 1),
+            **dict.fromkeys(("clusterX", "clusterY", "clusterZ"), 0),
+            "tensorSizeMinusOneElements": "[]",
+        }
 
     def _write_call(self, call: CallRecord) -> None:
         thread, correlation = global_thread(call.thread), call.correlation
-        name = self._writer.string(call.action.api)
-        self._add(*rows.call(thread, call.start_ns, call.end_ns, correlation, name))
+        row = {"start": call.start_ns, "end": call.end_ns, "eventClass": 0, "globalTid": thread}
+        row |= {"correlationId": correlation, "nameId": self._writer.string(call.action.api)}
+        self._add(schema.API_CALL.name, {**row, "returnValue": 0})
         self._write_synchronization(call)
         if call.stall_ns is None or not self._is_latest:
             return
@@ -397,24 +413,23 @@ class Records:
             self._add(table, {**_place(stream), **where, "eventId": number, "timestamp": 0})
 
     def _write_range(self, range_: RangeRecord) -> None:
-        table, row = rows.pushed_range(
-            global_thread(range_.thread),
-            range_.start_ns,
-            range_.end_ns,
-            range_.action.domain,
-            self._writer.string(range_.action.name),
-        )
-        if range_.end_ns < 0:
-            row["end"] = None
-        if not range_.nests:
-            row["eventType"] = schema.NVTX_START_END
+        row: dict[str, Any] = {
+            "start": range_.start_ns,
+            "end": None if range_.end_ns < 0 else range_.end_ns,
+            "eventType": schema.NVTX_PUSH_POP if range_.nests else schema.NVTX_START_END,
+        }
+        row |= self._nvtx(range_)
         payload = range_.action.payload if isinstance(range_.action, Push) else None
         if payload is not None and self._is_latest:
             if self._machine.has_json_payloads:
                 row["jsonText"] = text(payload)
             else:
                 row["binaryData"] = binary(range_.action.name, payload)
-        self._add(table, row)
+        self._add(schema.NVTX.name, row)
+
+    def _nvtx(self, record: RangeRecord | MarkRecord) -> dict[str, int]:
+        thread, name = global_thread(record.thread), self._writer.string(record.action.name)
+        return {"globalTid": thread, "textId": name, "domainId": record.action.domain}
 
     def _add(self, table: str, row: dict[str, Any]) -> None:
         self._rows[table, tuple(row)].append(tuple(row.values()))
