@@ -90,7 +90,7 @@ def ours(*arguments: str | Path) -> list[str]:
 
 
 def commands(export: Path, folder: Path) -> dict[str, list[str]]:
-    """Return the commands to compare, as far as they are installed."""
+    """Return the commands to compare that are installed."""
     installed = {
         OURS: ours("analyze", "--format", "json", export),
         WITHOUT_SAVINGS: ours("analyze", "--no-savings", "--format", "json", export),
@@ -198,7 +198,7 @@ def show(costs: dict[str, list[Cost]]) -> None:
 
 
 def targets(costs: dict[str, list[Cost]]) -> None:
-    """Print each target and what was measured, of the worse make: ratios of runs in turn."""
+    """Print each target and what was measured, of the worse make: ratios of alternating runs."""
 
     def ratios(name: str, to: str, field: str = "cpu_s") -> float | None:
         """Return the ratio of CPU times; None where one of the two was not measured."""

@@ -284,7 +284,7 @@ class Switch:
         self._of_optimizer = _cell_of_step(torch.optim.SGD.step)
         before = self._held()
         instrument.enable()
-        training.step()  # of which the reducer has its group
+        training.step()  # the reducer takes its group from it
         self._places = [before, self._held()]
         self._holders = [
             names

@@ -3,7 +3,7 @@
     python benchmarks/recording.py [--steps 300] [--runs 3] [--only NAME]...
 
 Runs `tests/support/programs/train.py` on 2 Gloo ranks, plain, with torch.profiler and under `nsys
-profile` with more and more to record, in turn; prints the median step, its ratio to the plain
+profile` with more and more to record, alternating; prints the median step, its ratio to the plain
 one's, and the size of the report for each step. Needs nsys, and no GPU: what tracing CUDA costs
 cannot be measured here.
 """
@@ -54,7 +54,7 @@ WAYS: dict[str, tuple[tuple[str, ...] | None, bool]] = {
 @click.option("--runs", default=3, show_default=True, help="Counted runs of each.")
 @click.option("--only", multiple=True, type=click.Choice(list(WAYS)), help="Beside `plain`.")
 def main(steps: int, runs: int, only: tuple[str, ...]) -> None:
-    """Measure each way in turn and print the table."""
+    """Measure all ways alternately and print the table."""
     nsys = shutil.which("nsys")
     if nsys is None:
         raise click.ClickException("nsys is not on PATH")

@@ -45,7 +45,7 @@ def main(collectives: int, steps: int, rounds: int) -> None:
 
 
 def compare(collectives: int, steps: int, rounds: int) -> None:
-    """Measure in turn with and without the watch, and print."""
+    """Measure alternately with and without the watch, and print."""
     tensor = torch.ones(4)
     parameter = torch.nn.Parameter(torch.ones(4))
     optimizer = torch.optim.SGD([parameter], lr=1e-4)

@@ -630,7 +630,7 @@ def page(folder: Path) -> str:
         " and"
         f" {predicted.count('yes')} of {len(predicted) - predicted.count(NO_USE)} predictions of"
         " `whatif`\n"
-        f"({predicted.count('no prediction')} refused). Limits of which less than a tenth came"
+        f"({predicted.count('no prediction')} refused). Limits that brought less than a tenth"
         f" are without use, and not counted as held: {[*kept, *predicted].count(NO_USE)}."
     )
     limits = (

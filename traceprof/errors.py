@@ -74,7 +74,7 @@ class MissingExtraError(TraceprofError):
 
 
 def _installer() -> str:
-    """Return the command that installs into this environment, by what its maker left in it."""
+    """Return the command that installs into this environment; its maker left a mark in it."""
     import sys  # noqa: PLC0415  (only mistakes need it)
     from importlib.util import find_spec  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415

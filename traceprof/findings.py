@@ -233,7 +233,7 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def unknown(cls, why: str) -> Saving:
-        """Return a saving of which nothing is known, with the reason."""
+        """Return a saving that is unknown, with the reason."""
         return cls(None, None, None, None, None, why)
 
 

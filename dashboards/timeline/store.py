@@ -149,7 +149,7 @@ class Timelines:
         return self._clock.rank(number)
 
     def gpu(self, number: int) -> RankTimeline:
-        """Return a rank's timeline as far as it is made: at least the rows of its GPU."""
+        """Return what is made of a rank's timeline: at least the rows of its GPU."""
         return self._timeline(number, needs_host=False)
 
     def whole(self, number: int) -> RankTimeline:

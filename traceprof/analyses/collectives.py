@@ -361,7 +361,7 @@ class ProcessGroupsResult(Record, frozen=True):
     report: int  # index of its report
     uses: tuple[OperationUse, ...]  # by operation, group and peer, the longest-running first
     start_ns: Int64  # int64[n], when each was called, in the report's time
-    end_ns: Int64  # int64[n], when it was over, as far as that is known
+    end_ns: Int64  # int64[n], when it was over, or the last time known of the process
     group: Int64  # int64[n], indices into `groups`; -1 if unknown
     signature: Int64  # int64[n], indices into `signatures`
     groups: tuple[str, ...]  # names of process groups

@@ -152,7 +152,7 @@ def _unknown_names(rank: Rank, window: Window) -> Iterator[Hidden]:
 
 
 def _is_alone(rank: Rank) -> bool:
-    """Return whether nothing communicates with a rank's GPU, as far as the report shows."""
+    """Return whether the report shows nothing that communicates with a rank's GPU."""
     trace = rank.trace
     return not (
         rank.communication_operations

@@ -89,7 +89,7 @@ class LateAllReduceResult(CostResult, frozen=True):
     place: Int64  # int64[n], the AllReduce kernels that did, among the rank's communication kernels
     start_ns: Int64  # int64[n], of these
     end_ns: Int64  # int64[n]
-    moving: Intervals  # when they surely moved data, as far as that is known
+    moving: Intervals  # when they are known to have moved data
 
     @property
     def per_step_ns(self) -> tuple[int, int]:

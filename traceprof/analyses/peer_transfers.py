@@ -161,7 +161,7 @@ _HOST_ADVICE = (
         " topo -m` shows NV#), and put the stages that communicate most on bridged pairs"
     ),
     (
-        "If it must go through the host: split the tensor and send the parts in turn on two"
+        "If it must go through the host: split the tensor and send the parts alternately on two"
         " streams, so that the legs of one overlap those of the next"
     ),
 )

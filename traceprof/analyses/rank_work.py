@@ -61,7 +61,7 @@ _NAMED = ("labels", "communicator")
 _TOGETHER = 0.1  # how far apart ranks leave operations that they come to, at most
 _FAR_MORE = 2  # times the median of the waiting that ranks make
 _MAX_PARTS = 256  # of a step: neighbours of more are taken together
-_FEW = 6  # ranks of which none is further off by chance
+_FEW = 6  # so many ranks differ no further by chance
 SAME_BLOCKS = 1.02
 """Times the others' thread blocks: more are a reason to take longer."""
 _ONE_KERNEL = 0.9  # of an excess: what one kernel makes where no other one is slower

@@ -81,7 +81,7 @@ _OF_FINDING = {id_: analysis for analysis in ANALYSES for id_ in analysis.findin
 
 
 def wanted(ids: Collection[str], *, is_replayed: bool, has_several_reports: bool) -> Wanted:
-    """Return what findings need: all that their analyses read, and all that these read in turn.
+    """Return what findings need: all that their analyses read, directly or through others.
 
     `is_replayed`: whether steps are to be replayed without them. With several reports clocks are
     compared.

@@ -29,7 +29,7 @@ CLOCK, WORK, ONE_KERNEL, HARDWARE, CHANGING, UNKNOWN = (
     "changing work",
     "too few steps",
 )
-"""What makes kernels uneven, as far as the reports show it."""
+"""What reports show to make kernels uneven."""
 
 _SAMPLE = "Record clocks, too, to see whether it is throttled"
 _PARTITION = (
@@ -220,7 +220,7 @@ def _uneven_rank(measured: MeasuredRun, work: RunWork, excess: Excess) -> Uneven
 
 
 def findings(result: UnevenKernelsResult) -> list[f.Finding | f.NotApplicable]:
-    """Judge the excess by its share of the training, as far as others waited for it."""
+    """Judge the excess for which others waited by its share of the training."""
     if result.num_ranks < 2:
         return []
     if all(row.peers is None for row in result.work.ranks):
@@ -245,7 +245,7 @@ def findings(result: UnevenKernelsResult) -> list[f.Finding | f.NotApplicable]:
 
 
 def cause_of(metrics: UnevenKernelsMetrics) -> str:
-    """Return what makes kernels uneven, as far as the reports show it."""
+    """Return what the reports show to make kernels uneven."""
     if metrics.is_constant is False:
         return CHANGING
     if (metrics.work or 1.0) > SAME_BLOCKS:

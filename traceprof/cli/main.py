@@ -116,7 +116,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     _received.clear()
     before = {number: signal.signal(number, _end) for number in caught}
     hook, sys.unraisablehook = sys.unraisablehook, _raise_again
-    # Read when numpy is imported. Its threads are for large matrices, of which there are none.
+    # Read when numpy is imported. Its threads are for large matrices; there are none.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         code = cli.main(arguments, prog_name="traceprof", standalone_mode=False)

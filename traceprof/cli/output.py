@@ -155,7 +155,7 @@ def opened_output(output: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def filled_folder(output: str) -> Iterator[Path]:
-    """Yield an empty folder, of which all files are moved into another one when the context ends.
+    """Yield an empty folder; when the context ends, its files are moved into another one.
 
     That one is created in its own if missing; files of other names in it stay.
 

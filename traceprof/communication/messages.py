@@ -364,7 +364,7 @@ DISTINCT_SIZES = 4
 """The least ratio of the largest to the smallest size with which latency and rate can be separated.
 """
 # By NCCL's own model (src/graph/tuning.cc) a tree over a network needs 14 µs and 4 µs for each of
-# its steps, of which 1024 GPUs take 20: longer times include waiting for another rank.
+# its steps (1024 GPUs take 20): longer times include waiting for another rank.
 MAX_LATENCY_NS = 100_000
 
 _PAUSE_NS = 20_000  # messages that follow within this time are one stretch

@@ -195,7 +195,7 @@ def measured_with_ranks(
 def _read_shared(trace: Trace, ranks: Sequence[Rank], wanted: Wanted | None) -> None:
     """Read into a report what all of its ranks need, so that it is not read twice."""
     trace.load()
-    for rank in ranks if wanted is None else ():  # else as far as anybody asks
+    for rank in ranks if wanted is None else ():  # else when somebody asks
         if rank.device is not None:
             host_ranges(rank.trace)
             place_ranges(rank)

@@ -89,7 +89,7 @@ class Options:
         for name in ("steps", "time_range"):
             value = getattr(self, name)
             if value is not None and not _is_range(value):
-                raise _wrong(name, value, "a pair of whole numbers, of which one may be None")
+                raise _wrong(name, value, "a pair of whole numbers, one of them perhaps None")
         if not isinstance(self.step_pattern, (str, type(None))):
             raise _wrong("step_pattern", self.step_pattern, "a regular expression as a text")
         if not isinstance(self.savings, (bool, type(None))):

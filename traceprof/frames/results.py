@@ -43,7 +43,7 @@ Part = dict[str, "Numbers | TextColumn | Callable[[], Numbers]"]
 
 
 def names_at(keys: Int64, texts: Mapping[int, str] | Sequence[str]) -> TextColumn:
-    """Return the texts of keys, int64[n], each of which has one."""
+    """Return the text of each key, int64[n]."""
     distinct, index = numbered(keys)
     return TextColumn(index, [texts[key] for key in distinct.tolist()])
 
@@ -107,7 +107,7 @@ def _category(parts: Sequence[TextColumn]) -> ExtensionArray:
     return pd.Categorical.from_codes(np.concatenate(codes), pd.Index(names, dtype="str"))
 
 
-# Texts of which hardly one is like another; all others are names.
+# Texts that hardly ever repeat; all others are names.
 _PROSE = frozenset({"how_to_collect", "note", "path", "reason", "sentence", "title"})
 _HAS_TEXTS = 3  # the version of pandas
 _NESTED = frozenset({dict, list, tuple, Mapping})

@@ -1,6 +1,6 @@
 """The stalls of one rank in a window, with evidence for the reason of each.
 
-A stall shows that a thread was held up; other parts of the report may show by what. A function or
+A stall shows that a thread was held up; other parts of the report may show the cause. A function or
 range of garbage collection holds all threads of Python up. A call of the operating system that
 blocks is a lock, a file or a socket. Thread switches show that the thread was off its core. Without
 these, other threads of the process say a little: if another one stalls at the same time, the whole
@@ -32,7 +32,7 @@ from traceprof.units import duration
 GARBAGE, BLOCKED, OFF_CORE = "garbage collection", "blocking call", "off its core"
 PROCESS, THREAD, UNKNOWN = "whole process", "one thread", "unknown"
 REASONS = (GARBAGE, BLOCKED, OFF_CORE, PROCESS, THREAD, UNKNOWN)
-"""What held a thread up, as far as one process shows it, the surest first."""
+"""What held a thread up, if its own process shows it, the surest first."""
 _MAX_EXAMINED = 256  # stalls whose reason is looked for, the longest
 _MIN_EVENTS = 5  # of other threads, in a stall, that show that they go on
 

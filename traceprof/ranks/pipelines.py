@@ -49,7 +49,7 @@ def gpipe(stage: int, num_stages: int, num_micro_batches: int) -> list[Pass]:
 
 
 def one_forward_one_backward(stage: int, num_stages: int, num_micro_batches: int) -> list[Pass]:
-    """Return forward passes until the first backward can start, then one of each in turn."""
+    """Return forward passes until the first backward can start, then alternate."""
     num_ahead = min(num_stages - 1 - stage, num_micro_batches)
     forwards = [Pass(is_forward=True, micro_batch=number) for number in range(num_micro_batches)]
     backwards = [Pass(is_forward=False, micro_batch=number) for number in range(num_micro_batches)]

@@ -55,7 +55,7 @@ class RunningCommand:
     """A command, and the signals that this process gets until the `with` block ends.
 
     `under_nsys`, nsys passes on the first signal that ends the training, and writes its report;
-    further ones go to the training itself. `say` is told of signals that are not passed on.
+    further ones go to the training itself. `say` reports signals that are not passed on.
     """
 
     def __init__(self, *, under_nsys: bool, say: Callable[[str], None]) -> None:

@@ -369,7 +369,7 @@ class CheckedReplay(Record, frozen=True):
         """Return two lower bounds of a step under an assumption, in ns: a safe one and an estimate.
 
         The safe one is the longest sum of a stream's work. The estimate adds what other streams of
-        the slowest rank compute meanwhile: kernels that ran in turn may be slower side by side.
+        the slowest rank compute meanwhile: kernels may be slower beside each other than alone.
         """
         if assumption.changes_run:
             return 0.0, 0.0

@@ -474,7 +474,7 @@ def _good_periods(names: Names, lag: int, share: float) -> Int64:
     good = np.flatnonzero(num_same >= max(num_same.max(), _MIN_REGULAR * lag))
     if not len(good):
         return good
-    # In step with each other: every period from one of them, as far as it returns.
+    # In step with each other: every period from one of them, while it returns.
     middle = int(share * (len(good) - 1))
     in_step = first + good[(good - good[middle]) % lag == 0]
     chosen = np.linspace(0, len(in_step) - 1, min(len(in_step), _SAMPLED)).astype(np.int64)

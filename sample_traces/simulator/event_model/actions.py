@@ -246,7 +246,7 @@ class Clock:
         heapq.heappush(self._planned, (max(time_ns, self.now_ns), next(self._numbers), happen))
 
     def run(self) -> None:
-        """Run all planned events, and those that they plan in turn."""
+        """Run all planned events, and those that these plan."""
         while self._planned:
             self.now_ns, _, happen = heapq.heappop(self._planned)
             happen()

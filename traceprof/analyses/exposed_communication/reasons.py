@@ -83,7 +83,7 @@ class ExposedOperations(Record, frozen=True):
     input: Names  # what its input came from
     next_compute: Names  # what computes next after it
     waiting: Waiting  # the waits that the comparison of ranks found
-    has_others: bool  # whether other ranks take part, as far as the report shows
+    has_others: bool  # whether the report shows other ranks that take part
     is_pipeline: bool  # whether sends or receives are known that have one other rank
 
     @property

@@ -361,7 +361,7 @@ def _expected(alone_ns: Int64, num: Int64) -> tuple[tuple[Float64, ...], Float64
         return (nothing, nothing, nothing), nothing
     first = np.cumsum(num) - num
     low = alone_ns[first]
-    above = alone_ns - np.repeat(low, num)  # small numbers, of which floating point loses nothing
+    above = alone_ns - np.repeat(low, num)  # small numbers, which floating point holds exactly
     mean = np.add.reduceat(above, first) / num
     variance = np.add.reduceat((above - np.repeat(mean, num)) ** 2, first) / (num - 1)
     median = (above[first + (num - 1) // 2] + above[first + num // 2]) / 2

@@ -129,7 +129,7 @@ class Launcher(Record, frozen=True):
 class CountedFlops(Record, frozen=True):
     """The FLOPs of kernels, by the shapes of operators."""
 
-    flops: float = 0.0  # multiplications and additions of those of which they are known
+    flops: float = 0.0  # multiplications and additions of those where they are known
     known_ns: int = 0  # durations of the kernels that multiply matrices and whose FLOPs are known
     total_ns: int = 0  # durations of all kernels that multiply matrices
 

@@ -195,7 +195,7 @@ class Way(IntEnum):
     WITHOUT_DELAYS = 3  # delays of unknown reason are removed
     WHOLE_STREAMS = 4  # waits for communication are for all before it on its stream
     FEWEST_WAITS = 5  # without event records, streams wait for nothing but what was seen
-    UNRECORDED = 6  # the host takes less by what torch.profiler may have taken
+    UNRECORDED = 6  # the host takes less: without what torch.profiler may have taken
     UNRECORDED_WAITS = 7  # `UNRECORDED` and `FREED_WAITS` together
     QUICK_HOST = 8  # launching, which recorders slow, takes no time: of `limits_gpu` alone
 

@@ -195,7 +195,7 @@ class ProcessPart(Record, frozen=True):
     # the groups in which it is matched with others, and its member in each
     places: Sequence[tuple[int, int]]
     matched: Sequence[Matched]  # its operations in each of these groups
-    scales: Sequence[WeightSets]  # by what the transfers of each group are multiplied
+    scales: Sequence[WeightSets]  # factors of the transfers of each group
     steps: Sequence[RankSteps]  # of its ranks
     facts: ProcessFacts  # of the process
     remaining: RemainingWork  # the work that remains in each step

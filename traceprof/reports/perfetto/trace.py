@@ -49,7 +49,7 @@ from traceprof.run.guard import optional
 from traceprof.run.rank import CpuRank, Rank
 from traceprof.trace.model.operations import PERCENT
 
-# From the top of a rank; threads, of which Perfetto knows by itself, come last.
+# From the top of a rank; threads, which Perfetto orders by itself, come last.
 _FINDINGS, _STEPS, _STREAMS, _COUNTERS = range(4)
 _OF_STEPS = (
     "compute_ns",

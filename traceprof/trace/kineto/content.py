@@ -89,7 +89,7 @@ class Numbers(dict[Any, int]):
 
 
 class TextNumbers(Numbers):
-    """Numbers for texts, as far as these are read."""
+    """Numbers for the texts that are read."""
 
     def __missing__(self, text: Any) -> int:  # noqa: ANN401  (as a dictionary has it)
         short = clipped(text)

@@ -85,7 +85,7 @@ _MEMORY_KINDS = frozenset(MemoryKind)
 
 
 class ApiCallKind(IntEnum):
-    """The kind of an API call, as far as it matters to its duration."""
+    """The kind of an API call: what decides how long it takes."""
 
     OTHER = 0
     LAUNCH = 1  # of kernels and graphs

@@ -41,7 +41,7 @@ class Content(Record, frozen=True):
 
 
 class Session(Record, frozen=True):
-    """The place and the time of a capture, as far as known."""
+    """Where and when a capture was made; None for what is unknown."""
 
     host: str | None  # the machine's name
     num_cores: int | None  # its logical processors
@@ -125,7 +125,7 @@ class Trace(Protocol):
 
     @property
     def calling_processes(self) -> Collection[int]:
-        """The processes with API calls, as far as these are read anyway."""
+        """The processes with API calls, if these are read anyway."""
         return ()
 
     def synchronizations(self, process: int) -> host.Synchronizations | None:

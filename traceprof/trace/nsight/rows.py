@@ -34,7 +34,7 @@ _MIN_RUN = 16  # rows
 
 
 class RowsByKey:
-    """The rows of each rank or process of a table, put together chunk by chunk."""
+    """The rows of each rank or process of a table, collected chunk by chunk."""
 
     def __init__(self, database: Database, table: str) -> None:
         self._database, self._table = database, table
