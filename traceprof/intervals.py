@@ -130,7 +130,7 @@ def subtract(left: Intervals, right: Intervals) -> Intervals:
     # `left` overlaps a contiguous run of gaps.
     first = np.searchsorted(right.start_ns, left.start_ns, "right")
     stop = np.searchsorted(right.end_ns, left.end_ns) + 1
-    of_left, gap = _pairs(first, stop)
+    of_left, gap = pairs(first, stop)
     start, end = left.start_ns.take(of_left), left.end_ns.take(of_left)
     behind, before = gap > 0, gap < len(right)
     start[behind] = np.maximum(start[behind], right.end_ns.take(gap.compress(behind) - 1))
@@ -147,14 +147,14 @@ def intersect(left: Intervals, right: Intervals) -> Intervals:
     # Each interval of `left` overlaps a contiguous run of `right`.
     first = np.searchsorted(right.end_ns, left.start_ns, "right")
     stop = np.searchsorted(right.start_ns, left.end_ns)
-    of_left, of_right = _pairs(first, stop)
+    of_left, of_right = pairs(first, stop)
     return Intervals(
         np.maximum(left.start_ns.take(of_left), right.start_ns.take(of_right)),
         np.minimum(left.end_ns.take(of_left), right.end_ns.take(of_right)),
     )
 
 
-def _pairs(first: Int64, stop: Int64) -> tuple[Int64, Int64]:
+def pairs(first: Int64, stop: Int64) -> tuple[Int64, Int64]:
     """Return every i with every j in [first[i], stop[i]), ascending."""
     count = np.maximum(stop - first, 0)
     left = np.repeat(np.arange(len(first)), count)
@@ -190,9 +190,7 @@ def pieces(start_ns: Int64, end_ns: Int64, limits_ns: Int64) -> tuple[Int64, Int
     first = np.searchsorted(limits_ns, start_ns, side="right") - 1
     stop = np.maximum(np.searchsorted(limits_ns, end_ns, side="left"), first + 1)
     first, stop = np.maximum(first, 0), np.minimum(stop, len(limits_ns) - 1)
-    count = np.maximum(stop - first, 0)
-    which = np.repeat(np.arange(len(start_ns)), count)
-    piece = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + first[which]
+    which, piece = pairs(first, stop)
     length = np.minimum(end_ns[which], limits_ns[piece + 1]) - np.maximum(
         start_ns[which], limits_ns[piece]
     )

@@ -119,7 +119,7 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
     late = None
     if len(of_process):
         late = launch_stalls.late_launches(rank, rank.calls, of_process, window)
-    max_depth = queue.deepest_within(window.start_ns, window.end_ns)
+    max_depth = int(queue.series_within(window.start_ns, window.end_ns)[1].max(initial=0))
     launch_stalls.release_queue(rank)
     holders = launch_stalls.queue_holders(rank, blocked)
     costly = late.costly if late else intervals.empty()

@@ -20,6 +20,7 @@ from traceprof.communication.readiness import (
     operations_on,
     readiness,
     stream_waits,
+    times_of,
 )
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.host_clock import clocks_disagree, many_are_early
@@ -35,30 +36,19 @@ def compute_after(rank: Rank, times_ns: Int64, stream: Int64) -> Int64:
     Of several that start together it is one on the given stream, else the one that ends first.
     Indices are into all operations of the rank, its groups joined.
     """
-    kernels, graphs = rank.operations.kernels, rank.operations.graphs
-    chosen = np.flatnonzero(~rank.is_communication_kernel)
-    start = kernels.start_ns.take(chosen)
-    if len(graphs):
-        chosen = np.concatenate(
-            (chosen, np.arange(len(graphs)) + len(rank.operations) - len(graphs))
-        )
-        end = np.concatenate((kernels.ends(chosen[: len(start)]), graphs.end_ns))
-        start = np.concatenate((start, graphs.start_ns))
-        order = np.lexsort((end, start))
-        chosen, start = chosen[order], start[order]
+    num = len(rank.operations)
+    graphs = np.arange(num - len(rank.operations.graphs), num)
+    chosen = np.append(np.flatnonzero(~rank.is_communication_kernel), graphs)
+    start, end = times_of(rank, chosen)
+    order = np.lexsort((end, start))
+    chosen, start = chosen[order], start[order]
     first = np.searchsorted(start, times_ns, side="left")
-    operations = np.full(len(times_ns), -1, np.int64)
-    is_one = first < len(start)
-    operations[is_one] = chosen[first[is_one]]
-    at = np.flatnonzero(is_one)
-    num = np.searchsorted(start, start[first[at]], side="right") - first[at]
-    at, num = at[num > 1], num[num > 1]
-    if len(at):
-        which = np.repeat(np.arange(len(at)), num)
-        place = np.arange(len(which)) - np.repeat(np.cumsum(num) - num, num) + first[at][which]
-        on_stream = np.flatnonzero(rank.operations.streams_of(chosen[place]) == stream[at][which])
-        which, first_one = np.unique(which[on_stream], return_index=True)
-        operations[at[which]] = chosen[place[on_stream[first_one]]]
+    operations = np.append(chosen, -1)[first]
+    at = np.flatnonzero(operations >= 0)
+    which, place = intervals.pairs(first[at], np.searchsorted(start, start[first[at]], "right"))
+    on_stream = np.flatnonzero(rank.operations.streams_of(chosen[place]) == stream[at[which]])
+    which, first_one = np.unique(which[on_stream], return_index=True)
+    operations[at[which]] = chosen[place[on_stream[first_one]]]
     return operations
 
 

@@ -189,11 +189,9 @@ def _facts(calls: CommunicationCalls, operation: Int64, launch: Int64, num_devic
     kind, call_kind = _kinds(operation), _kinds(calls.operation)
     # Every pair of a kernel and a call of its launch range, in order of the kernels.
     first = calls.first_member[launch]
-    count = np.where(launch >= 0, calls.first_member[launch + 1] - first, 0)
-    kernel = np.repeat(np.arange(num), count)
-    place = np.arange(len(kernel)) - np.repeat(np.cumsum(count) - count, count)
-    call = calls.members[first[kernel] + place]
-
+    last = np.where(launch >= 0, calls.first_member[launch + 1], first)
+    kernel, member = intervals.pairs(first, last)
+    call = calls.members[member]
     fits = (kind[kernel] == call_kind[call]) | (kind[kernel] == _ANY) | (call_kind[call] == _ANY)
     has_fitting = np.bincount(kernel[fits], minlength=num) > 0
     keep = fits | ~has_fitting[kernel]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from weakref import WeakKeyDictionary
 
@@ -11,7 +12,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.intervals import BEYOND_NS, NO_NUMBERS, Int64, Intervals
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in, sums
+from traceprof.trace.grouping import distinct_values, is_in, named_sums
 from traceprof.trace.model.host import HostActivity, HostCode, ThreadSpans
 from traceprof.trace.model.ranges import NamedRanges
 from traceprof.trace.model.trace import Trace
@@ -302,14 +303,13 @@ def code_within(
     A nanosecond counts for the outermost operator at that time, named with the innermost line of
     Python around it that is not the framework's.
     """
-    spent: dict[str, int] = {}
+    spent: Counter[str] = Counter()
     tables = (trace.operators(process), trace.python_functions(process))
     kinds = [(code, code is tables[0]) for code in tables if code is not None]
     for thread in threads:
         parts = [(code, is_op, _rows_within(code, thread, idle)) for code, is_op in kinds]
         if any(len(rows) for *_, rows in parts):
-            for name, ns in _of_thread(parts, idle).items():
-                spent[name] = spent.get(name, 0) + ns
+            spent += _of_thread(parts, idle)
     return spent
 
 
@@ -321,7 +321,7 @@ def innermost_code(
     A nanosecond counts for the innermost operator, unless garbage was collected.
     """
     collected = intervals.covered_within(collections, times.start_ns, times.end_ns).sum()
-    spent = {"garbage collection": int(collected)} if collected else {}
+    spent = +Counter({"garbage collection": int(collected)})
     code = trace.operators(process)
     if code is None:
         return spent
@@ -331,15 +331,12 @@ def innermost_code(
         start, end, name = code.start_ns[rows], code.ends(rows), code.packed_name.at(rows)
         order = np.lexsort((-end, start))
         begin, stop, inner = nested(start[order], end[order]).innermost()
-        numbers, total = sums(name[order][inner], intervals.covered_within(times, begin, stop))
-        for number, ns in zip(numbers.tolist(), total.tolist(), strict=True):
-            if ns:
-                text = _text(code.names[number], "")
-                spent[text] = spent.get(text, 0) + ns
+        covered = intervals.covered_within(times, begin, stop)
+        spent += named_sums(name[order][inner], covered, lambda key: _text(code.names[key], ""))
     return spent
 
 
-def _of_thread(parts: list[tuple[HostCode, bool, Int64]], idle: Intervals) -> dict[str, int]:
+def _of_thread(parts: list[tuple[HostCode, bool, Int64]], idle: Intervals) -> Counter[str]:
     start = np.concatenate([code.start_ns[rows] for code, _, rows in parts])
     end = np.concatenate([code.ends(rows) for code, _, rows in parts])
     name = np.concatenate([code.packed_name.at(rows) for code, _, rows in parts])
@@ -362,13 +359,11 @@ def _of_thread(parts: list[tuple[HostCode, bool, Int64]], idle: Intervals) -> di
     covered = intervals.covered_within(idle, begin, stop)
     width = len(texts) + 1
     names_of = [np.where(of >= 0, name[of], -1)[inner] + 1 for of in (operator, line)]
-    keys, total = sums(names_of[0] * width + names_of[1], covered)
-    spent: dict[str, int] = {}
-    for key, ns in zip(keys.tolist(), total.tolist(), strict=True):
-        if ns:
-            text = _text(*(texts[part - 1] if part else "" for part in divmod(key, width)))
-            spent[text] = spent.get(text, 0) + ns
-    return spent
+    return named_sums(
+        names_of[0] * width + names_of[1],
+        covered,
+        lambda key: _text(*(texts[part - 1] if part else "" for part in divmod(key, width))),
+    )
 
 
 def is_own_line(name: str) -> bool:

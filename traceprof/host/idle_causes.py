@@ -69,7 +69,7 @@ from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import covered_in_mean
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in, sums
+from traceprof.trace.grouping import distinct_values, is_in, named_sums, reached_before, sums
 from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.parts import Part
 
@@ -416,11 +416,10 @@ def wait_idle(rank: Rank, window: Window, chosen: Mask | None = None) -> WaitIdl
 
 def by_api(rank: Rank, calls: ApiCalls, chosen: Int64, times_ns: Int64) -> dict[str, int]:
     """Times of calls, both int64[n], summed by the name of the API, longest first."""
-    spent: dict[str, int] = {}
-    keys, times = sums(calls.packed_name.at(chosen), times_ns)
-    for key, ns in zip(keys.tolist(), times.tolist(), strict=True):
-        name = rank.trace.api_names.get(key, "unnamed call")
-        spent[name] = spent.get(name, 0) + ns
+    names = rank.trace.api_names
+    spent = named_sums(
+        calls.packed_name.at(chosen), times_ns, lambda key: names.get(key, "unnamed call")
+    )
     return dict(sorted(spent.items(), key=lambda item: (-item[1], item[0])))
 
 
@@ -431,16 +430,10 @@ def outermost(calls: ApiCalls, rows: Int64) -> Int64:
     """
     start, end, thread = calls.start_ns[rows], calls.ends(rows), calls.packed_thread.at(rows)
     order = np.lexsort((rows, -end, start, thread))
+    is_outer = end[order] > reached_before(end[order], thread[order])
+    outer = np.maximum.accumulate(np.where(is_outer, np.arange(len(rows)), 0))
     outer_rows = np.empty(len(rows), np.int64)
-    edges = np.flatnonzero(np.diff(thread[order])) + 1
-    for of_thread in np.split(order, edges):
-        if len(of_thread) == 0:
-            continue
-        ends = end[of_thread]
-        reach = np.maximum.accumulate(ends)
-        is_outer = np.append(True, ends[1:] > reach[:-1])
-        outer = np.maximum.accumulate(np.where(is_outer, np.arange(len(ends)), 0))
-        outer_rows[of_thread] = rows[of_thread[outer]]
+    outer_rows[order] = rows[order[outer]]
     return outer_rows
 
 
@@ -503,9 +496,7 @@ def details(rank: Rank, window: Window, cause: IdleCause) -> tuple[IdleDetail, .
     spent: Counter[str] = Counter()
     for spans in _spans(rank, evidence, cause):
         covered = intervals.covered_within(idle, spans.start_ns, spans.end_ns)
-        keys, times = sums(spans.name, covered)
-        for key, ns in zip(keys.tolist(), times.tolist(), strict=True):
-            spent[spans.names[key]] += ns
+        spent += named_sums(spans.name, covered, spans.names.__getitem__)
     return _longest(spent)
 
 

@@ -99,14 +99,8 @@ def launching_threads(
 
 def _last_before(calls: ApiCalls, times: Int64) -> Int64:
     """Return the last call, by start, end and thread, that began before each time, else -1."""
-    order = np.argsort(calls.start_ns, kind="stable")
-    start = calls.start_ns[order]
-    ties = np.diff(start) == 0
-    tied = np.flatnonzero(np.append(ties, False) | np.append(False, ties))
-    some = order[tied]
-    keys = calls.packed_thread.at(some), calls.ends(some), calls.start_ns[some]
-    order[tied] = some[np.lexsort(keys)]
-    place = np.searchsorted(start, times) - 1
+    order = np.lexsort((calls.thread, calls.end_ns, calls.start_ns))
+    place = np.searchsorted(calls.start_ns[order], times) - 1
     return np.where(place >= 0, order[place], -1)
 
 
@@ -237,42 +231,21 @@ def starting_at(rank: Rank, calls: ApiCalls, times: Int64) -> tuple[Int64, Int64
     Indices into all groups of operations joined, and indices of calls; -1 where no operation with a
     launch starts.
     """
-    operation, launch = np.full(len(times), -1, np.int64), np.full(len(times), -1, np.int64)
-    several = np.zeros(len(times), np.bool_)  # more than one operation starts there
-    for gap, call, place in _starting(rank, times):
-        several[gap] |= operation.take(gap) >= 0
-        several[gap[1:][gap[1:] == gap[:-1]]] = True
-        operation[gap], launch[gap] = place, call
-    if several.any():
-        gap, call, place = (
-            np.concatenate(column) for column in zip(*_starting(rank, times, several), strict=True)
-        )
-        stream = rank.operations.streams_of(place)
-        keys = stream, calls.packed_thread.at(call), calls.ends(call), calls.start_ns[call], gap
-        order = np.lexsort(keys)[::-1]  # of several for one gap, the last is kept
-        operation[gap[order]], launch[gap[order]] = place[order], call[order]
-    return operation, launch
-
-
-def _starting(
-    rank: Rank, times: Int64, chosen: Mask | None = None
-) -> Iterator[tuple[Int64, Int64, Int64]]:
-    """Operations that start at ascending distinct times, those of each group together.
-
-    Yields indices of times, ascending; indices of calls; indices into all groups joined.
-    """
-    if len(times) == 0:
-        return
-    offset = 0
+    operation, launch = np.full((2, len(times)), -1, np.int64)
+    parts, first = [np.empty((3, 0), np.int64)], 0
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
         gap = np.searchsorted(times, group.start_ns)
-        begins = (gap < len(times)) & (times.take(gap, mode="clip") == group.start_ns)
-        rows = np.flatnonzero(begins & (launched_by >= 0))
+        begins = (gap < len(times)) & (launched_by >= 0)
+        rows = np.flatnonzero(begins & (np.append(times, -1)[gap] == group.start_ns))
         rows = rows[group.packed_length.at(rows) > 0]
-        if chosen is not None:
-            rows = rows[chosen[gap[rows]]]
-        yield gap.take(rows), launched_by.take(rows), rows + offset
-        offset += len(group)
+        parts.append(np.stack((gap[rows], launched_by[rows], rows + first)))
+        first += len(group)
+    gap, call, place = np.concatenate(parts, axis=1)
+    stream = rank.operations.streams_of(place)
+    keys = stream, calls.packed_thread.at(call), calls.ends(call), calls.start_ns[call], gap
+    order = np.lexsort(keys)[::-1]  # of several for one gap, the last is kept
+    operation[gap[order]], launch[gap[order]] = place[order], call[order]
+    return operation, launch
 
 
 def _are_uploads(rank: Rank, index: Int64) -> Mask:

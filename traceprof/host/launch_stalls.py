@@ -30,7 +30,7 @@ from traceprof.run.launching_calls import calls_with
 from traceprof.run.rank import Rank, Window
 from traceprof.structs import Record
 from traceprof.trace.columns import Rows
-from traceprof.trace.grouping import distinct_values, is_in, median_of
+from traceprof.trace.grouping import distinct_values, is_in, median_of, reached_before
 from traceprof.trace.model.host import ApiCalls, LaunchStalls
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind
 from traceprof.trace.model.operations import Copies, Operations
@@ -97,58 +97,22 @@ class LaunchQueue(Record, frozen=True, eq=False):
     @derived
     def series(self) -> tuple[Int64, Int32]:
         """Queue depth over time: times, ascending int64[k]; the depth from each on, int32[k]."""
-        times, depth = self._changes()
-        last = np.diff(times, append=BEYOND_NS) != 0
-        times, depth = times[last], depth[last]
-        if self._num_before:
-            times = np.append(self._begin_ns(times), times)
-            depth = np.append(np.int32(self._num_before), depth)
-        changed = np.diff(depth, prepend=np.int32(0)) != 0
-        return times[changed], depth[changed]
-
-    def deepest_within(self, start_ns: int, end_ns: int) -> int:
-        """Return the greatest depth in [start, end]."""
-        times, depth = self._changes()
-        first, stop = np.searchsorted(times, [start_ns, end_ns], side="right").tolist()
-        # Of changes at one time those that leave come first: none is deeper than before and after.
-        deepest = int(depth[first:stop].max(initial=0))
-        if first:
-            return max(deepest, int(depth[first - 1]))
-        if self._num_before and self._begin_ns(times) <= end_ns:
-            return max(deepest, self._num_before)
-        return deepest
-
-    @property
-    def _num_before(self) -> int:
-        """The number of launches from before the capture: their calls were not recorded."""
-        return int(np.count_nonzero(self.launches.call < 0))
-
-    def _begin_ns(self, times: Int64) -> int:
-        return int(min(self.launches.start_ns.min(), times[0])) - 1
-
-    def _changes(self) -> tuple[Int64, Int32]:
-        num_entered = len(self.launches.call)
-        changes = np.empty(2 * num_entered, np.int64)  # in one piece: there can be many
-        entered, left = changes[:num_entered], changes[num_entered:]
-        np.minimum(self.returned_ns, self.launches.start_ns, out=entered)
-        np.maximum(entered, self.called_ns, out=entered)
-        np.maximum(self.launches.end_ns, entered, out=left)
-        if self._num_before or left.max(initial=0) >= BEYOND_NS:
-            num_entered -= self._num_before
-            changes = np.concatenate((entered[entered > -BEYOND_NS], left[left < BEYOND_NS]))
-        # The lowest bit says whether the depth grows: one sort of integers, many times faster than
-        # argsort; stable, because that is fast for times that are nearly in order.
-        changes <<= 1
-        changes[:num_entered] |= 1
-        changes.sort(kind="stable")
-        depth = np.empty(len(changes), np.int32)
-        np.bitwise_and(changes, 1, out=depth, casting="unsafe")
-        changes >>= 1
-        depth <<= 1
-        depth -= 1
-        np.cumsum(depth, out=depth)
-        depth += np.int32(self._num_before)
-        return changes, depth
+        # All times are nearly in order: stable sorts are quick.
+        entered, left = (
+            np.sort(times[is_known], kind="stable")
+            for times, is_known in (
+                (self.enter_ns, self.launches.call >= 0),
+                (self.leave_ns, self.leave_ns < BEYOND_NS),
+            )
+        )
+        times = np.sort(np.concatenate((entered, left)), kind="stable")
+        num_before = int(np.count_nonzero(self.launches.call < 0))  # before the capture
+        if num_before:
+            times = np.append(min(self.launches.start_ns.min(), times[0]) - 1, times)
+        depth = np.searchsorted(entered, times, side="right") + num_before
+        depth -= np.searchsorted(left, times, side="right")
+        changed = np.diff(depth, prepend=0) != 0
+        return times[changed], depth[changed].astype(np.int32)
 
     def series_within(self, start_ns: int, end_ns: int) -> tuple[Int64, Int32]:
         """Return the part of the series with the depth in [start, end]."""
@@ -557,11 +521,6 @@ def _operations(rank: Rank) -> _Operations:
     communicates[0], communicates[1] = rank.is_communication_kernel, rank.is_peer_copy
     order = np.lexsort((end, start, stream))
     start, end, stream = start[order], end[order], stream[order]
-    begins = np.flatnonzero(np.append(True, stream[1:] != stream[:-1])) if len(stream) else stream
-    idle_since = np.empty(len(start), np.int64)
-    for first, stop in zip(begins, np.append(begins[1:], len(start)), strict=True):  # per stream
-        idle_since[first] = -intervals.BEYOND_NS
-        np.maximum.accumulate(end[first : stop - 1], out=idle_since[first + 1 : stop])
     return _Operations(
         start,
         stream,
@@ -569,7 +528,7 @@ def _operations(rank: Rank) -> _Operations:
         np.repeat(np.arange(len(groups)), [len(group) for group in groups])[order],
         np.concatenate([np.arange(len(group)) for group in groups])[order],
         np.concatenate(communicates)[order],
-        idle_since,
+        reached_before(end, stream),
     )
 
 

@@ -9,6 +9,7 @@ a thread of PyTorch's autograd, and the range around it is open on the thread th
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -26,7 +27,7 @@ from traceprof.run.steady_steps import MIN_STEPS
 from traceprof.run.step_ranges import PATTERNS, StepRanges
 from traceprof.structs import Record
 from traceprof.trace.columns import Rows
-from traceprof.trace.grouping import distinct_values
+from traceprof.trace.grouping import distinct_values, named_sums
 from traceprof.trace.model.ranges import OF_CALL, NamedRanges
 from traceprof.trace.model.trace import Trace
 
@@ -217,7 +218,7 @@ class Places(Record, frozen=True):
 
     def within(self, threads: Sequence[int], spans: Intervals) -> dict[str, int]:
         """Time in each place, in ns by name, from these threads' ranges or else those of others."""
-        spent: dict[str, int] = {}
+        spent: Counter[str] = Counter()
         tells = np.array(self.tells_of_others, np.bool_)
         order = [*threads, *(thread for thread in self.by_thread if thread not in threads)]
         for thread in order:
@@ -227,10 +228,8 @@ class Places(Record, frozen=True):
             covered = intervals.covered_within(spans, stretches.start_ns, stretches.end_ns)
             if thread not in threads:
                 covered *= tells[stretches.name]
+            spent += named_sums(stretches.name.astype(np.int64), covered, self.names.__getitem__)
             rows = np.flatnonzero(covered)
-            total = np.bincount(stretches.name[rows], covered[rows])
-            for name in np.flatnonzero(total).tolist():
-                spent[self.names[name]] = spent.get(self.names[name], 0) + int(total[name])
             spans = intervals.subtract(
                 spans, intervals.union(stretches.start_ns[rows], stretches.end_ns[rows])
             )
@@ -241,8 +240,8 @@ class Places(Record, frozen=True):
         if not len(at) or (at < 0).all():
             return None
         chosen = at >= 0
-        totals = np.bincount(at[chosen], weight[chosen], minlength=len(self.names)).tolist()
-        spent = {name: int(total) for name, total in zip(self.names, totals, strict=True) if total}
+        numbers = at[chosen].astype(np.int64)
+        spent = named_sums(numbers, weight[chosen], self.names.__getitem__)
         return over_half(spent, int(weight.sum()))
 
 

@@ -196,23 +196,18 @@ def _long_first_launches(rank: Rank, calls: ApiCalls) -> Int64:
         kernels = operations.kernels
         launched_by = launches_of(rank, key, calls, kernels)
         long = np.flatnonzero((launched_by >= 0) & is_long.take(launched_by))
-        name = {*kernels.name[long].tolist()} - {NULL}
-        others = np.flatnonzero((launched_by >= 0) & kernels.are_named(name))
+        names_of_long = {*kernels.name[long].tolist()} - {NULL}
+        others = np.flatnonzero((launched_by >= 0) & kernels.are_named(names_of_long))
         launched_ns = calls.start_ns.take(launched_by.take(others))
         others = others[are_first(kernels.packed_signature.at(others), launched_ns)]
-        groups.append(_first_of_each(kernels.name[others], launched_by[others], calls))
+        name, call = kernels.name[others], launched_by[others]
+        keys = calls.packed_thread.at(call), calls.ends(call), calls.start_ns[call], name
+        order = np.lexsort(keys)
+        groups.append(call[order[np.diff(name[order], prepend=-1) != 0]])
         if key != rank.key:
             operations.release()
     first: Int64 = np.concatenate([np.empty(0, np.int64), *groups])
     return first[is_long[first]]
-
-
-def _first_of_each(name: Int64, call: Int64, calls: ApiCalls) -> Int64:
-    order = np.lexsort((calls.packed_thread.at(call), calls.ends(call), calls.start_ns[call], name))
-    name = name[order]
-    return (
-        call[order[np.flatnonzero(np.append(True, name[1:] != name[:-1]))]] if len(name) else call
-    )
 
 
 _MALLOC = re.compile(r"(?:(?:cuda|hip)Malloc|cuMemAlloc)\Z")

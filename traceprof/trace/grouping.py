@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.intervals import Float64, Int64, Mask
+from traceprof.intervals import BEYOND_NS, Float64, Int64, Mask
 
 # Slices to be copied one by one; beyond, sorting the rows takes less time.
 _MAX_RUNS = 64
@@ -121,12 +123,33 @@ def is_in(values: npt.NDArray[np.integer[Any]] | int, among: npt.ArrayLike) -> M
     return np.isin(values, np.asarray(among, np.int64))
 
 
+def reached_before(end_ns: Int64, group: Int64) -> Int64:
+    """Return the latest end of the earlier rows of each row's group, int64[n].
+
+    The rows of a group follow each other; its first one has -`BEYOND_NS`.
+    """
+    reached = np.full(len(end_ns), -BEYOND_NS)
+    first = np.flatnonzero(np.append(True, group[1:] != group[:-1])).tolist()
+    for begin, stop in pairwise((*first, len(group))):
+        np.maximum.accumulate(end_ns[begin : stop - 1], out=reached[begin + 1 : stop])
+    return reached
+
+
 def sums(keys: Int64, values: Int64) -> tuple[Int64, Int64]:
     """Return the distinct keys, ascending, and the sum of the values of each, exact."""
     distinct, which = numbered(keys)
     total = np.zeros(len(distinct), np.int64)
     np.add.at(total, which, values)
     return distinct, total
+
+
+def named_sums(keys: Int64, values: Int64, name_of: Callable[[int], str]) -> Counter[str]:
+    """Return the sum of the values of all keys with one name, exact; only sums other than 0."""
+    named: Counter[str] = Counter()
+    for key, total in zip(*(column.tolist() for column in sums(keys, values)), strict=True):
+        if total:
+            named[name_of(key)] += total
+    return named
 
 
 @overload

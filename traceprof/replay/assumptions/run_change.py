@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof import intervals
 from traceprof.analyses import straggler
 from traceprof.analyses.gradient_buckets import MIN_OF_LONGEST
 from traceprof.communication.messages import BETWEEN_TWO, DISTINCT_SIZES, MAX_LATENCY_NS, messages
@@ -236,10 +237,9 @@ def _inherited(graph: RunGraph, sends: _Sends) -> tuple[Int64, Int64]:
     begins = np.maximum.accumulate(np.where(sends.follows, 0, rows))
     giver = np.maximum.accumulate(np.where(has, rows, -1))
     heirs = np.flatnonzero(~has & (giver >= begins))
-    low = np.searchsorted(row, giver[heirs], side="left")
-    count = np.searchsorted(row, giver[heirs], side="right") - low
-    at = np.repeat(low - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
-    return np.repeat(heirs, count), edge[at]
+    low, high = (np.searchsorted(row, giver[heirs], side) for side in ("left", "right"))
+    heir, at = intervals.pairs(low, high)
+    return heirs[heir], edge[at]
 
 
 def _rows_of(node: Int64, target: Int32, edge: Int64) -> tuple[Int64, Int64]:

@@ -17,7 +17,7 @@ from traceprof.run.launching_calls import calls_with
 from traceprof.run.opening import Rank
 from traceprof.structs import Record
 from traceprof.trace.columns import Rows
-from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.grouping import distinct_values, is_in, reached_before
 from traceprof.trace.model.host import ApiCalls, EventRecords, Synchronizations
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
 
@@ -198,12 +198,7 @@ def _host_calls(rank: Rank, shift_ns: int, span: tuple[int, int] | None) -> Host
     order = np.lexsort((calls.correlation[chosen], -end, start, thread))
     start, end, thread = start[order], end[order], thread[order]
     place = np.arange(len(order))
-    # Threads do not mix: a later thread's times lie beyond all those of the ones before.
-    length = int(end.max() - start.min()) + 1 if len(order) else 0
-    raised = end + thread * length
-    reached = np.maximum.accumulate(raised) if len(order) else raised
-    is_outer = np.ones(len(order), np.bool_)
-    is_outer[1:] = start[1:] + thread[1:] * length >= reached[:-1]
+    is_outer = start >= reached_before(end, thread)
     in_time = np.empty(len(order), np.int64)
     in_time[np.lexsort((thread, -end, start))] = place
     outer = np.maximum.accumulate(np.where(is_outer, place, 0))

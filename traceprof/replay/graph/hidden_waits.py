@@ -19,7 +19,14 @@ from traceprof.intervals import Int64, Mask
 from traceprof.replay.graph.columns import COMMUNICATION, GpuWork, HostCalls, Recorded
 from traceprof.replay.graph.stream_waits import OperationWaits
 from traceprof.trace.columns import Rows
-from traceprof.trace.grouping import distinct_values, is_in, median_of, numbered_rows, quantiles_of
+from traceprof.trace.grouping import (
+    distinct_values,
+    is_in,
+    median_of,
+    numbered_rows,
+    quantiles_of,
+    reached_before,
+)
 
 MIN_GAP_NS = 20_000
 """Shorter silences are launch overhead."""
@@ -304,7 +311,6 @@ _MIN_LATE_NS = 5_000
 _SOONEST_NS, _LATEST_NS = 500, 5_000  # from the end of what was waited for to the start
 _SHIFTS, _SHIFT_SEED = 20, 1
 _COPIES = 1  # the group of copies
-_BEFORE_ALL = np.iinfo(np.int64).min // 4
 
 
 def hidden_stream_ns(
@@ -359,7 +365,7 @@ def _previous_ends(work: GpuWork) -> Int64:
 
     On its stream; of copies, in their direction; of communication kernels, on their rank.
     """
-    previous = np.full(len(work), _BEFORE_ALL)
+    previous = np.full(len(work), -intervals.BEYOND_NS)
     follows = np.flatnonzero(work.chain[1:] == work.chain[:-1]) + 1
     previous[follows] = work.end_ns[follows - 1]
     copies = np.flatnonzero(work.group == _COPIES)
@@ -370,14 +376,9 @@ def _previous_ends(work: GpuWork) -> Int64:
         (sent, work.rank[sent]),  # a communicator runs one operation at a time
     ):
         order = np.lexsort((work.start_ns[rows], engine))
-        rows_of, of = rows[order], engine[order]
-        # Engines lie one after the other, far apart, so that one running maximum serves all. What
-        # is replayed has operations: `step_operations` refuses the rest.
-        base = of * (int(work.end_ns.max()) - int(work.start_ns.min()) + 1)
-        reached = np.maximum.accumulate(work.end_ns[rows_of] + base)[:-1] - base[1:]
-        same = of[1:] == of[:-1]
-        at = rows_of[1:][same]
-        previous[at] = np.maximum(previous[at], np.minimum(reached[same], work.start_ns[at]))
+        at = rows[order]
+        reached = reached_before(work.end_ns[at], engine[order])
+        previous[at] = np.maximum(previous[at], np.minimum(reached, work.start_ns[at]))
     return previous
 
 

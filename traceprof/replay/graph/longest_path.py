@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from traceprof import intervals
 from traceprof.intervals import Float64, Int32, Int64
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values
@@ -114,12 +115,9 @@ def _levels(num_nodes: int, source: Int32, target: Int32) -> Int32:
     while len(ready):
         done += len(ready)
         level[ready] = depth
-        counts = first[ready + 1] - first[ready]
-        total = int(counts.sum())
-        if total == 0:
+        reached = leads_to[intervals.pairs(first[ready], first[ready + 1])[1]]
+        if len(reached) == 0:
             break
-        offset = np.repeat(first[ready] - np.cumsum(counts) + counts, counts)
-        reached = leads_to[offset + np.arange(total)]
         if len(reached) < num_nodes // 8:
             np.subtract.at(missing, reached, 1)
             ready = distinct_values(reached[missing[reached] == 0])

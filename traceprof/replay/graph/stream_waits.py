@@ -8,7 +8,7 @@ import numpy as np
 
 from traceprof.communication.messages import messages
 from traceprof.communication.readiness import Events, Independence, independence_of, last_record
-from traceprof.intervals import NO_NUMBERS, Int64, Mask
+from traceprof.intervals import NO_NUMBERS, Int64, Mask, pairs
 from traceprof.replay.graph.columns import COMMUNICATION, GpuWork, Recorded
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
@@ -49,14 +49,12 @@ class EventWaits(Record, frozen=True):
             since = np.where(has, self.key[at], chain * self.span) if len(self.key) else chain
             low = np.searchsorted(self.wait_key, since, side="right")
             high = np.searchsorted(self.wait_key, chain * self.span + place, side="left")
-            count = np.maximum(high - low, 0)
-            first = np.repeat(low - np.cumsum(count) + count, count)
-            wait = first + np.arange(int(count.sum()))
+            which, wait = pairs(low, high)
             owner, chain, place = _latest(
-                np.repeat(owner, count), self.record_chain[wait], self.record_place[wait]
+                owner[which], self.record_chain[wait], self.record_place[wait]
             )
-        pairs = np.stack((np.concatenate(owners), np.concatenate(operations)))
-        owner, operation = np.unique(pairs, axis=1)
+        found = np.stack((np.concatenate(owners), np.concatenate(operations)))
+        owner, operation = np.unique(found, axis=1)
         return owner, operation
 
     def chain_of(self, device: Int64, stream: Int64) -> Int64:
@@ -140,8 +138,9 @@ def awaited(waits: EventWaits, work: GpuWork) -> tuple[Int64, Int64]:
     has = at < len(waits.key)
     has[has] = waits.key[at[has]] // waits.span == waits.wait_key[has] // waits.span
     consumer = waits.operation[at[has]]
-    pairs = _latest(consumer, waits.record_chain[has], waits.record_place[has])
-    consumers, producers = waits.behind(*pairs)
+    consumers, producers = waits.behind(
+        *_latest(consumer, waits.record_chain[has], waits.record_place[has])
+    )
     differ = (work.rank[consumers] != work.rank[producers]) | (
         work.stream[consumers] != work.stream[producers]
     )
@@ -338,13 +337,13 @@ def queued_communication(process: Recorded) -> QueuedCommunication:
     is_named, is_held = number[later] >= 0, waits[later]
     different = behind[number[behind] != number[behind - 1]]
 
-    def pairs(chosen: Mask) -> Pairs:
+    def chosen_pairs(chosen: Mask) -> Pairs:
         return earlier[chosen], later[chosen]
 
     return QueuedCommunication(
         all=(behind - 1, behind),
-        in_order=pairs(is_held),
-        together=pairs(is_named & ~is_held),
-        unknown=pairs(~is_named),
+        in_order=chosen_pairs(is_held),
+        together=chosen_pairs(is_named & ~is_held),
+        unknown=chosen_pairs(~is_named),
         of_others=(different - 1, different),
     )

@@ -14,7 +14,7 @@ from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
 from traceprof.replay.graph.longest_path import UNCONSTRAINED, EdgeKind, Edges
 from traceprof.replay.graph.process_graph import MAX_LATENCY_NS, Latencies, Process
 from traceprof.structs import Record
-from traceprof.trace.grouping import numbered_rows
+from traceprof.trace.grouping import numbered_rows, reached_before
 
 
 def halves(start_ns: Int64, limits_ns: Int64, is_steady: Mask) -> Int64:
@@ -422,12 +422,8 @@ def remaining_work(process: Process, limits_ns: Int64, sets: Sequence[Durations]
 
 def _beside(start_ns: Int64, end_ns: Int64, chain: Int64) -> Int64:
     """Return how long each operation ran beside earlier ones of its stream, int64[n]."""
-    beside = np.zeros(len(start_ns), np.int64)
     order = np.lexsort((start_ns, chain))
-    start, end, of = start_ns[order], end_ns[order], chain[order]
-    if len(order):
-        # Streams lie one after the other, far apart, so that one running maximum serves all.
-        base = of * (int(end_ns.max()) - int(start_ns.min()) + 1)
-        reached = np.maximum.accumulate(end + base)[:-1] - base[1:]
-        beside[order[1:]] = np.clip(reached - start[1:], 0, end[1:] - start[1:])
+    start, end = start_ns[order], end_ns[order]
+    beside = np.empty(len(order), np.int64)
+    beside[order] = np.clip(reached_before(end, chain[order]) - start, 0, end - start)
     return beside
