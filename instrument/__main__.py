@@ -160,7 +160,9 @@ def main() -> None:
     """Run the script or module on the command line, and exit with its status."""
     target = read_arguments()
     os.environ[VARIABLE] = "1"  # for child processes
-    after_import("torch", _enable)
+    after_import(
+        "torch", lambda: importlib.import_module("instrument.recording").record_as_requested()
+    )
     try:
         run(target)
     except SystemExit:
@@ -207,28 +209,18 @@ def _search_first(folder: str, even_if_safe: bool = False) -> None:
         sys.path.insert(0, folder)
 
 
-def _enable() -> None:
-    importlib.import_module("instrument.recording").record_as_requested()
-
-
 def _show_without_us(
     show: Callable[[type[BaseException], BaseException, TracebackType | None], object],
     kind: type[BaseException],
     error: BaseException,
     trace: TracebackType | None,
 ) -> None:
-    ours = _last_of_ours(trace)
-    rest = trace if ours is None else ours.tb_next
+    rest = part = trace
+    while part is not None:
+        if part.tb_frame.f_code.co_filename == __file__:
+            rest = part.tb_next
+        part = part.tb_next
     show(kind, error.with_traceback(rest), rest)
-
-
-def _last_of_ours(trace: TracebackType | None) -> TracebackType | None:
-    innermost = None
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == __file__:
-            innermost = trace
-        trace = trace.tb_next
-    return innermost
 
 
 if __name__ == "__main__":

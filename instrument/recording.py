@@ -10,7 +10,6 @@ import atexit
 import logging
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from instrument import switch
@@ -51,12 +50,7 @@ class Recording:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

@@ -135,9 +135,23 @@ def _named(
     After it `closed` runs, with the label, and whether no exception ended it.
     """
     if inspect.iscoroutinefunction(function):
-        return cast("Callable[Arguments, Result]", _named_coroutine(function, text, closed))
+
+        @functools.wraps(function)
+        async def named_coroutine(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:  # noqa: ANN401
+            with _range(text, closed):
+                return await function(*args, **kwargs)
+
+        return cast("Callable[Arguments, Result]", named_coroutine)
     if inspect.isgeneratorfunction(function):
-        return cast("Callable[Arguments, Result]", _named_generator(function, text, closed))
+
+        @functools.wraps(function)
+        def named_generator(
+            *args: Arguments.args, **kwargs: Arguments.kwargs
+        ) -> Generator[Any, Any, Any]:
+            with _range(text, closed):
+                return (yield from function(*args, **kwargs))
+
+        return cast("Callable[Arguments, Result]", named_generator)
 
     @functools.wraps(function)
     def named(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -172,28 +186,6 @@ def _range(text: Callable[[], str], closed: Callable[[str, bool], None]) -> Iter
     finally:
         nvtx_ranges.end_all(ranges)
         closed(label, is_whole)
-
-
-def _named_coroutine(
-    function: Callable[..., Any], text: Callable[[], str], closed: Callable[[str, bool], None]
-) -> Callable[..., Any]:
-    @functools.wraps(function)
-    async def named(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the function's own)
-        with _range(text, closed):
-            return await function(*args, **kwargs)
-
-    return named
-
-
-def _named_generator(
-    function: Callable[..., Any], text: Callable[[], str], closed: Callable[[str, bool], None]
-) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def named(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401
-        with _range(text, closed):
-            return (yield from function(*args, **kwargs))
-
-    return named
 
 
 def _is_compiling() -> bool:

@@ -128,8 +128,7 @@ def around(  # noqa: C901  (the function in it is one on purpose)
         failure = labelled = None
         handles: list[Any] = []
         try:
-            if compiler is not None:
-                suspend(None)
+            suspend(None)
             try:
                 labelled = label(name, describe(*args, **kwargs))
             except Exception as error:
@@ -144,11 +143,9 @@ def around(  # noqa: C901  (the function in it is one on purpose)
                 is_open = True
                 nvtx_ranges.push(opened)
                 thread.level = level
-            if compiler is not None:
-                suspend(compiler)
+            suspend(compiler)
             result = original(*args, **kwargs)
-            if compiler is not None:
-                suspend(None)
+            suspend(None)
             if handles and completion.follow(result, handles, name):
                 handles = []
             if labelled is not None and result is not None:
@@ -166,8 +163,7 @@ def around(  # noqa: C901  (the function in it is one on purpose)
                     if handles:  # of an operation without a future
                         nvtx_ranges.end_all(handles)
                 finally:
-                    if compiler is not None:
-                        suspend(compiler)
+                    suspend(compiler)
 
     return untraced(_as(original.__name__, call))
 

@@ -73,7 +73,8 @@ def _no_compiler(_: object = None) -> None:
 
 suspend = getattr(_frames, "set_eval_frame", _no_compiler)
 """`suspend(None)` keeps torch.compile from looking at the functions that this thread calls,
-`suspend(compiler)` allows it again: our own functions between two graphs would become graphs."""
+`suspend(compiler)` allows it again: our own functions between two graphs would become graphs.
+Without a compiler both change nothing."""
 
 
 def _by_setting() -> Any:  # noqa: ANN401  (of torch.compile's own)
@@ -167,16 +168,14 @@ def outermost(
         is_outermost = is_open = False
         # A signal's exception arrives before a call or after it, never between two other steps.
         try:
-            if compiler is not None:
-                suspend(None)
+            suspend(None)
             if not unless():
                 is_outermost = True
                 opened.add(label)
                 before()
                 is_open = True
                 nvtx_ranges.push(prepared)
-            if compiler is not None:
-                suspend(compiler)
+            suspend(compiler)
             return function(*args, **kwargs)
         finally:
             try:
@@ -186,11 +185,9 @@ def outermost(
                 try:
                     if is_open:
                         nvtx_ranges.pop()
-                        if compiler is not None:
-                            suspend(None)
+                        suspend(None)
                         after()
                 finally:
-                    if compiler is not None:
-                        suspend(compiler)
+                    suspend(compiler)
 
     return named

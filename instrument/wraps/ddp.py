@@ -27,13 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from instrument.core import calls, completion, nvtx_ranges, operations, steps, wrapping
 from instrument.core.operations import BLOCK, label, operation
 from instrument.core.patching import Patches
-from instrument.core.wrapping import (
-    compiler_of_thread,
-    functions_are_overridden,
-    suspend,
-    untraced,
-    without_overrides,
-)
+from instrument.core.wrapping import compiler_of_thread, suspend, untraced, without_overrides
 from traceprof import labels
 
 if TYPE_CHECKING:
@@ -90,7 +84,7 @@ class _ObservedGroup(distributed.ProcessGroup):
         self._seen_bytes = 0
 
     @untraced
-    def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]  # noqa: ANN401, C901, PLR0912
+    def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]  # noqa: ANN401
         """Reduce a bucket, or the map of the parameters that were used."""
         if not _process.is_on or _thread.in_hook:
             return self.observed.allreduce(tensors, options)
@@ -102,13 +96,9 @@ class _ObservedGroup(distributed.ProcessGroup):
         is_open = False
         ranges: list[Any] = []
         try:
-            if compiler is not None:
-                suspend(None)
-            if not functions_are_overridden():
+            suspend(None)
+            with without_overrides():
                 bucket = self._next(tensors)
-            else:
-                with without_overrides():
-                    bucket = self._next(tensors)
             if bucket is not None:
                 # The operation's range, too, from prepared facts: the general way would take three
                 # times as long, once per bucket, while all caches hold the model.
@@ -118,11 +108,9 @@ class _ObservedGroup(distributed.ProcessGroup):
                 is_open = True
                 nvtx_ranges.push(opened)
                 calls.thread.level = calls.INSIDE
-            if compiler is not None:
-                suspend(compiler)
+            suspend(compiler)
             work = self.observed.allreduce(tensors, options)
-            if compiler is not None:
-                suspend(None)
+            suspend(None)
             if bucket is not None:
                 is_open = False
                 nvtx_ranges.pop()
@@ -138,8 +126,7 @@ class _ObservedGroup(distributed.ProcessGroup):
                 try:
                     nvtx_ranges.end_all(ranges)  # nothing else will end them
                 finally:
-                    if compiler is not None:
-                        suspend(compiler)
+                    suspend(compiler)
 
     @untraced
     def broadcast(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]  # noqa: ANN401
@@ -213,12 +200,10 @@ def install(patches: Patches) -> None:
         if not is_compiling():
             compiler = compiler_of_thread()
             try:
-                if compiler is not None:
-                    suspend(None)
+                suspend(None)
                 _observe(self)
             finally:
-                if compiler is not None:
-                    suspend(compiler)
+                suspend(compiler)
         return prepare(self, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     @functools.wraps(register_builtin)
@@ -281,18 +266,15 @@ def _named(hook: Hook) -> Hook:
         compiler = compiler_of_thread()
         ranges: list[Any] = []
         try:
-            if compiler is not None:
-                suspend(None)
+            suspend(None)
             tensor = bucket.buffer()
             num_bytes = tensor.numel() * tensor.dtype.itemsize
             label = _label(bucket.index(), num_bytes, tensor.dtype, bucket.is_last())
             nvtx_ranges.start_into(ranges, nvtx_ranges.message(label))
             _thread.in_hook = True
-            if compiler is not None:
-                suspend(compiler)
+            suspend(compiler)
             future = hook(state, bucket)
-            if compiler is not None:
-                suspend(None)
+            suspend(None)
             if tensor.is_cpu and _end_with(ranges, future):
                 ranges = []
             return future
@@ -301,8 +283,7 @@ def _named(hook: Hook) -> Hook:
             try:
                 nvtx_ranges.end_all(ranges)  # nothing else will end them
             finally:
-                if compiler is not None:
-                    suspend(compiler)
+                suspend(compiler)
 
     return named
 

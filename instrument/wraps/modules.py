@@ -94,15 +94,13 @@ def _named(call: Callable[..., Any], max_depth: int) -> Callable[..., Any]:
         is_named = is_open = False
         # A signal's exception arrives before a call or after it, never between two other steps.
         try:
-            if compiler is not None:
-                suspend(None)
+            suspend(None)
             path, prepared = paths.of(module, opened)
             is_named = True
             opened.append(path)
             is_open = True
             nvtx_ranges.push(prepared)
-            if compiler is not None:
-                suspend(compiler)
+            suspend(compiler)
             return call(module, *args, **kwargs)
         finally:
             try:
@@ -113,8 +111,7 @@ def _named(call: Callable[..., Any], max_depth: int) -> Callable[..., Any]:
                     if is_open:
                         nvtx_ranges.pop()
                 finally:
-                    if compiler is not None:
-                        suspend(compiler)
+                    suspend(compiler)
 
     return named
 

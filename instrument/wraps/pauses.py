@@ -66,8 +66,7 @@ def _callback() -> Callable[[str, dict[str, Any]], None]:
         if info["generation"] == _YOUNGEST:
             return
         compiler = compiler_of_thread()
-        if compiler is not None:
-            suspend(None)
+        suspend(None)
         try:
             if phase == "start":
                 opened = True
@@ -76,7 +75,6 @@ def _callback() -> Callable[[str, dict[str, Any]], None]:
                 opened = False
                 nvtx_ranges.pop()
         finally:
-            if compiler is not None:
-                suspend(compiler)
+            suspend(compiler)
 
     return mark

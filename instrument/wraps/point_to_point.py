@@ -96,16 +96,14 @@ def _coalescing(
         compiler = compiler_of_thread()
         labelled = None
         try:
-            if compiler is not None:
-                suspend(None)
+            suspend(None)
             labelled = operations.label("coalesced", describe(*args, **kwargs))
         except Exception as error:
             if not wrapping.is_ours(error):
                 raise
             wrapping.complain("coalesced", error)
         finally:
-            if compiler is not None:
-                suspend(compiler)
+            suspend(compiler)
         return block if labelled is None else _around(block, nvtx_ranges.joined(*labelled[:2]))
 
     return coalescing

@@ -8,7 +8,7 @@ for asynchronous operations are methods, too, of the `Work` that these return.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch.distributed as dist
@@ -33,14 +33,6 @@ def install(patches: Patches) -> None:
 
 # Methods take one tensor or a list, options or a root, by position or by keyword: their arguments
 # are read by place, or by the beginning of the keyword.
-
-
-def _tensors(value: Any) -> Sequence[Tensor]:  # noqa: ANN401
-    if isinstance(value, Tensor):
-        return (value,)
-    if value and isinstance(value[0], Tensor):
-        return tuple(value)
-    return [tensor for part in value for tensor in _tensors(part)]
 
 
 def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], place: int, *names: str) -> Any:  # noqa: ANN401
@@ -80,7 +72,8 @@ def _reader(
             if tensors and type(tensors[0]) is Tensor:
                 is_async = getattr(options, "asyncOp", True)
                 return group, tensors, "", None, None, COLLECTIVE, False, is_async
-        tensors, rank = _tensors(_argument(args, kwargs, place, *names)), None
+        message, rank = _argument(args, kwargs, place, *names), None
+        tensors = (message,) if isinstance(message, Tensor) else message
         if root is not None:
             given = _argument(args, kwargs, root, "root", "opts", f"{direction}Rank")
             rank = getattr(given, "rootRank", given) or 0

@@ -60,9 +60,7 @@ class _OnInstances:
         return self._original if instance is None else MethodType(self._wrapper, instance)
 
 
-def _named(  # noqa: C901  (the function in it is one on purpose)
-    original: Method, label: Callable[..., str | None], *, reads: bool
-) -> Method:
+def _named(original: Method, label: Callable[..., str | None], *, reads: bool) -> Method:
     """Return the method with a range around calls that have a label.
 
     `reads`: calls have none where the tensor is on the host.
@@ -71,7 +69,7 @@ def _named(  # noqa: C901  (the function in it is one on purpose)
 
     @untraced
     @functools.wraps(original)
-    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, C901
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         # Nearly all calls move nothing: few checks, in the cheapest order.
         target = args[0] if args else kwargs.get("device")
         kind = type(target)
@@ -86,23 +84,20 @@ def _named(  # noqa: C901  (the function in it is one on purpose)
         is_open = False
         compiler = compiler_of_thread()
         try:
-            if compiler is not None:
-                suspend(None)
+            suspend(None)
             text = _text(label, self, args, kwargs)
             if text is not None:
                 opened = nvtx_ranges.message(text)
                 is_open = True
                 nvtx_ranges.push(opened)
-            if compiler is not None:
-                suspend(compiler)
+            suspend(compiler)
             return original(self, *args, **kwargs)
         finally:
             try:
                 if is_open:
                     nvtx_ranges.pop()
             finally:
-                if compiler is not None:
-                    suspend(compiler)
+                suspend(compiler)
 
     return method
 
@@ -114,8 +109,6 @@ def _text(
     kwargs: Mapping[str, Any],
 ) -> str | None:
     try:
-        if not functions_are_overridden():
-            return label(tensor, *args, **kwargs)
         with without_overrides():
             return label(tensor, *args, **kwargs)
     except Exception as error:

@@ -192,16 +192,7 @@ def test_training_gives_the_same_parameters_bit_for_bit(recorded: list[str]) -> 
     assert len(pushed(recorded)) == 3
 
 
-def test_without_nvtx_nothing_happens() -> None:
-    code = (
-        "import sys; sys.modules['nvtx'] = None\n"
-        "import instrument\n"
-        "with instrument.step(): print('ran')"
-    )
-    assert output_of(sys.executable, "-c", code) == "ran\n"
-
-
-def test_it_imports_nothing_of_the_analyzer() -> None:
-    heavy = "{'pandas', 'dash', 'traceprof.analysis'}"  # nvtx itself takes numpy
+def test_it_imports_next_to_nothing() -> None:
+    heavy = "{'torch', 'pandas', 'dash', 'traceprof.analysis'}"  # nvtx itself takes numpy
     code = f"import sys, instrument; print(*({heavy} & set(sys.modules)))"
     assert output_of(sys.executable, "-c", code).strip() == ""

@@ -1,4 +1,4 @@
-"""Arguments of methods of process groups: tensors in lists of any depth, options at the end."""
+"""Arguments of methods of process groups: options at the end, or by their name."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,17 +8,7 @@ import torch
 
 from instrument.wraps import process_groups
 
-ONE, TWO = torch.ones(1), torch.ones(2)
-
-
-@pytest.mark.parametrize(
-    ("value", "tensors"),
-    [(ONE, [ONE]), ([ONE, TWO], [ONE, TWO]), ([[ONE], [TWO, ONE]], [ONE, TWO, ONE]), ([], [])],
-    ids=["a tensor", "a list", "lists in a list", "none"],
-)
-def test_tensors_of_nested_lists(value: Any, tensors: list[torch.Tensor]) -> None:
-    found = process_groups._tensors(value)
-    assert [*map(id, found)] == [*map(id, tensors)]
+ONE = torch.ones(1)
 
 
 @pytest.mark.parametrize("is_async", [True, False])
