@@ -6,10 +6,8 @@ Each writes what it did into the file. One process, one rank; on a GPU where the
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -134,26 +132,9 @@ def unset_device() -> Truth:
     return {"was_initialized": was_initialized}
 
 
-def callbacks() -> Truth:
-    """Train with and without ranges, in turn: what callbacks of buckets cost with the GIL."""
-    medians: dict[bool, list[float]] = {False: [], True: []}
-    with group():
-        model = DistributedDataParallel(network(), bucket_cap_mb=0.3)
-        train(model, 20)
-        for number in range(20):
-            is_on = bool(number % 2)
-            (instrument.enable if is_on else instrument.disable)()
-            train(model, 2)
-            begin = time.perf_counter()
-            train(model, 20)
-            medians[is_on].append((time.perf_counter() - begin) / 20 * 1e6)
-    without, with_ranges = (statistics.median(medians[is_on]) for is_on in (False, True))
-    return {"step_us": round(without, 1), "step_with_ranges_us": round(with_ranges, 1)}
-
-
 PROGRAMS: dict[str, Callable[[], Truth]] = {
     program.__name__: program
-    for program in (*(ddp, fsdp2, compiled, graphs, exchange, copies, unset_device, callbacks),)
+    for program in (ddp, fsdp2, compiled, graphs, exchange, copies, unset_device)
 }
 NEED_GPU = frozenset(PROGRAMS) - {"ddp"}
 """Programs that make no sense, or take long, without a GPU."""
