@@ -96,8 +96,6 @@ _SYNCHRONIZE = _Api("cudaStreamSynchronize_v3020", 2_500, 2_000)  # beside its w
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """An API call of a step."""
-
     api: _Api
     phase: Phase
     stream: int = COMPUTE
@@ -264,7 +262,6 @@ class _Rank:
     def add_step(
         self, number: int, calls: Sequence[_Planned], times: _StepTimes, between_ns: int
     ) -> None:
-        """Add a step and the pause after it."""
         begins, ends = _ranges(calls)
         self._act(0, Push(labels.step(number), TRACEPROF_DOMAIN))
         event = Event()

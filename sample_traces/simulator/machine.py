@@ -39,13 +39,10 @@ TORCH_THREADS = ("python", "pt_autograd_0")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The ids of a process."""
-
     number: int  # of the process, which is its rank if each has one device
 
     @property
     def pid(self) -> int:
-        """The id in the operating system."""
         return _FIRST_PID + _PIDS_APART * self.number
 
     @property
@@ -70,8 +67,6 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine of a run."""
-
     command: str  # the command line that reproduces this run
     board: Board | None  # the kind of all GPUs; None without GPUs
     devices: tuple[tuple[int, ...], ...]  # of each process, its CUDA ordinals
@@ -145,7 +140,6 @@ def write_machine(writer: NsightWriter, machine: Machine) -> None:
 
 
 def write_session(writer: NsightWriter, end_ns: int) -> None:
-    """Write the duration of the session."""
     row = {"globalVid": nsight_writer.VM_ID, "duration": end_ns, "startTime": 0, "stopTime": end_ns}
     writer.add(schema.ANALYSIS_DETAILS, row)
 
@@ -225,8 +219,6 @@ def _write_board(
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A GPU."""
-
     name: str  # as Nsight gives it
     chip: str  # of the GPU
     num_multiprocessors: int  # SMs

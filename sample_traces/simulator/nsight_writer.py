@@ -193,7 +193,7 @@ class NsightWriter:
 
     Attributes:
         path: the file.
-        schema_version: a key of `schema_layouts.PRODUCTS`.
+        schema_version: a key of `PRODUCTS`.
     """
 
     def __init__(self, path: Path, schema_version: str = "3.25.0") -> None:
@@ -214,7 +214,6 @@ class NsightWriter:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Complete the file."""
         if error is None:
             self._connection.execute("COMMIT")
         self._connection.close()
@@ -272,7 +271,6 @@ class NsightWriter:
             self._insert(statement, per_row)
 
     def columns(self, table: str) -> list[str]:
-        """Return the columns of a table that exists."""
         return [column.name for column in self._columns[table] if column.written]
 
     def execute(self, statement: str, values: Mapping[str, int] | None = None) -> None:

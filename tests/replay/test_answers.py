@@ -27,7 +27,6 @@ from tests.support.changes import (
     with_late_gpu,
     without_launching,
     without_slowdown,
-    without_waits,
 )
 from tests.support.databases import change, query
 from tests.support.profiler_events import PID, call, event, kernel, write
@@ -482,7 +481,7 @@ def test_a_gpu_that_is_reached_sooner_makes_no_run_longer(tmp_path: Path) -> Non
         host.launch(stream, *[kernels.QKV] * 5)
     setup = Setup((host,), lambda _: [], devices=((0, 1),))
     path = recorded(setup, tmp_path / "a")
-    true_ns = ended_ns(recorded(setup, tmp_path / "b", without_waits(setup))) - ended_ns(path)
+    true_ns = ended_ns(recorded(setup, tmp_path / "b", setup.without_waits())) - ended_ns(path)
     without_steps = Options(period=False)
     (only,) = whatif(path, assume=["no-sync"], options=without_steps).whatif.answers
     assert true_ns < 0

@@ -19,7 +19,7 @@ from tests.reference.spans import length, union
 from tests.reference.streams import Rank, read
 from tests.reference.unfused import BY_MEMORY, is_list
 from tests.support.builders import TraceBuilder
-from tests.support.changes import damaged, step_ns, with_late_gpu, without_waits
+from tests.support.changes import damaged, step_ns, with_late_gpu
 from tests.support.selection import known, long_after, rows_long_after
 from tests.support.traces import SAMPLE, SAMPLE_FOLDER, analysis_of, result_of
 from traceprof import whatif
@@ -93,7 +93,7 @@ def chosen(analysis: Analysis, max_operations: int) -> Sample:
 @pytest.mark.parametrize("scenario", long_after(1, ["host-sync", "lost-run-ahead"]))
 def test_a_finding_saves_what_the_simulator_gives_without_it(scenario: str, tmp_path: Path) -> None:
     setup = SCENARIOS[scenario].build(np.random.default_rng(0))
-    gain = step_ns(setup.run()) - step_ns(without_waits(setup))
+    gain = step_ns(setup.run()) - step_ns(setup.without_waits())
     saving = saving_of(of_scenario(scenario, tmp_path, 0), "host-sync")
     assert saving.basis is Basis.BOUND
     assert saving.assume == "no-sync"

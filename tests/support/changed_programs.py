@@ -34,7 +34,6 @@ from tests.support.changes import (
     without_loading,
     without_slowdown,
     without_stalls,
-    without_waits,
 )
 from tests.support.planted import all_ranks, few_cores
 from traceprof.ranks.pipelines import one_forward_one_backward
@@ -232,7 +231,7 @@ STAGED = (
 )  # fmt: skip
 PAIRS = (
     *(
-        Pair(program, "no-sync", without_waits)
+        Pair(program, "no-sync", Setup.without_waits)
         for program in ("host-sync", "lost-run-ahead", "pageable-copy", "sleeping-checkpoint")
     ),
     Pair("queue-filled", "no-launch-stall", Setup.without_queue_limit, queue_filled),

@@ -144,18 +144,6 @@ def without_copies(setup: Setup) -> Result:
     return setup.run(_on_entries(of))
 
 
-def without_waits(setup: Setup) -> Result:
-    """Run it with a host that never waits for the GPU."""
-
-    def change(actions: Sequence[Action]) -> list[Action]:
-        return [
-            replace(action, until=None, blocking=False) if isinstance(action, Call) else action
-            for action in actions
-        ]
-
-    return setup.run(change)
-
-
 def without_slowdown(setup: Setup) -> Result:
     """Run it with kernels that communication does not slow down."""
     return replace(setup, slowdown=type(setup.slowdown)(1)).run()

@@ -30,8 +30,6 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """A NCCL communicator."""
-
     id: int  # the hash that is equal on all of its members
     group: str  # the name of its process group
     processes: tuple[int, ...]  # its members in the order of their ranks inside it
@@ -58,8 +56,6 @@ class CommunicationWork:
 
 @dataclass(frozen=True, slots=True)
 class CopyWork:
-    """A copy of memory."""
-
     kind: int  # of `schema.COPY_KINDS`
     bytes: int
     work_ns: int  # its time with the link to itself
@@ -74,16 +70,12 @@ class CopyWork:
 
 @dataclass(frozen=True, slots=True)
 class MemsetWork:
-    """A memory set of device memory."""
-
     bytes: int
     work_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An entry that records an event."""
-
     event: Event
 
 
@@ -100,8 +92,6 @@ Entry = Work | Record | Wait
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An API call."""
-
     api: str
     cost_ns: int  # its duration without waits
     entries: tuple[tuple[Stream, Entry], ...] = ()  # the entries that it puts into streams
@@ -183,8 +173,6 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An NVTX mark at this moment."""
-
     name: str
     domain: int  # number in `machine.DOMAINS`
 
@@ -212,8 +200,6 @@ class HostRecord:
 
 @dataclass(frozen=True, slots=True)
 class MarkRecord:
-    """A mark that a thread made."""
-
     thread: Thread
     action: Mark
     time_ns: int
@@ -221,8 +207,6 @@ class MarkRecord:
 
 @dataclass(eq=False, slots=True)
 class CallRecord:
-    """An API call that was made."""
-
     thread: Thread
     action: Call
     correlation: int  # unique in the process, in the order of starts
@@ -246,7 +230,6 @@ class Clock:
         heapq.heappush(self._planned, (max(time_ns, self.now_ns), next(self._numbers), happen))
 
     def run(self) -> None:
-        """Run all planned events, and those that these plan."""
         while self._planned:
             self.now_ns, _, happen = heapq.heappop(self._planned)
             happen()

@@ -231,7 +231,6 @@ def _is_independent(one: Operation, other: Operation) -> bool:
 
 
 def communication(operation: Operation) -> CommunicationWork:
-    """Return the work of a communication kernel."""
     assert isinstance(operation.work, CommunicationWork)
     return operation.work
 
@@ -419,7 +418,6 @@ class _Measures:
         ]
 
     def within(self, start: int, end: int) -> dict[str, int]:
-        """Return the measures of a window."""
         compute = covered(start, end, self._compute)
         communication = covered(start, end, self._communication)
         overlapped = sum(

@@ -89,7 +89,6 @@ class Result:
 
     @property
     def end_ns(self) -> int:
-        """The end of the last event."""
         kinds = (self.calls, self.operations, self.ranges)
         return max(record.end_ns for kind in kinds for record in kind)
 
@@ -123,19 +122,11 @@ class Simulation:
     def __init__(
         self,
         *,
-        slowdown: Fraction = _NO_SLOWDOWN,
-        queue_limit: int = QUEUE_LIMIT,
+        slowdown: Fraction = _NO_SLOWDOWN,  # of compute kernels beside communication
+        queue_limit: int = QUEUE_LIMIT,  # operations of a process that are launched and not over
         latencies: Latencies | None = None,
-        range_cost_ns: int = 250,
+        range_cost_ns: int = 250,  # host time of a mark, and of each end of an NVTX range
     ) -> None:
-        """Prepare a run.
-
-        Args:
-            slowdown: factor on the duration of a compute kernel beside communication.
-            queue_limit: operations of one process that can be launched and not over.
-            latencies: between cause and effect.
-            range_cost_ns: host time of opening or closing an NVTX range, or of a mark.
-        """
         self._clock = Clock()
         self._latencies = latencies or Latencies()
         self._gpus = Gpus(self._clock, self._latencies, slowdown, self._operation_is_over)
@@ -324,8 +315,6 @@ _OUTLIERS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine and its clock."""
-
     name: str  # of the machine
     ahead_ns: int  # the lead of its clock over the true time at time 0
     drift_ppb: int  # the gain of its clock, in ns per second
@@ -350,7 +339,6 @@ class Capture:
         return self.node.shown(true_ns) - self.node.shown(self.session_ns)
 
     def holds(self, start_ns: int, end_ns: int) -> bool:
-        """Return whether an event is in the report."""
         return self.start_ns <= start_ns and end_ns <= self.stop_ns
 
 

@@ -52,15 +52,15 @@ class Operation:
     _remaining_ns: Fraction = _ALONE
     _rate: Fraction = _ALONE
     _since_ns: int = 0
-    _version: int = 0
+    version: int = 0  # changes of the rate
 
     def change_rate(self, rate: Fraction, now_ns: int) -> int | None:
         """Continue at a share of full speed; return its new end, None if unchanged."""
-        if rate == self._rate and self._version:
+        if rate == self._rate and self.version:
             return None
         self._remaining_ns -= (now_ns - self._since_ns) * self._rate
         self._since_ns, self._rate = now_ns, rate
-        self._version += 1
+        self.version += 1
         # Fractions are exact: the end is rounded once, however often the rate changes.
         return ceil(now_ns + self._remaining_ns / rate)
 
@@ -68,11 +68,6 @@ class Operation:
         """Start, with this duration at full speed."""
         self.start_ns = self._since_ns = now_ns
         self._remaining_ns = Fraction(work_ns)
-
-    @property
-    def version(self) -> int:
-        """The number of changes of the rate."""
-        return self._version
 
 
 @dataclass(slots=True)
@@ -90,8 +85,6 @@ class _Engine:
 
 
 class Gpus:
-    """The GPUs of a run."""
-
     def __init__(
         self,
         clock: Clock,
@@ -99,7 +92,6 @@ class Gpus:
         slowdown: Fraction,
         on_end: Callable[[Operation], None],
     ) -> None:
-        """Prepare idle GPUs."""
         self._clock = clock
         self._latencies = latencies
         self._slowdown = slowdown
@@ -289,6 +281,5 @@ class Gpus:
 
 
 def _transfer_ns(operation: Operation) -> int:
-    """Return the duration of a NCCL operation after all members have arrived."""
     assert isinstance(operation.work, CommunicationWork)
     return operation.work.transfer_ns

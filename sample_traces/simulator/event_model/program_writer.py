@@ -103,12 +103,10 @@ class Host:
         self._start = float(rng.random())
 
     def stream(self, number: int) -> Stream:
-        """Return a stream of the process's own device."""
         return Stream(self.process, self.process, number)
 
     @property
     def compute(self) -> Stream:
-        """The default stream."""
         return self.stream(COMPUTE)
 
     @property
@@ -117,7 +115,6 @@ class Host:
         return self.stream(NCCL)
 
     def varied_start(self, spread_ns: int) -> int:
-        """Return the delay of the start of this process."""
         return round(self._start * spread_ns)
 
     def varied(self, nominal_ns: int, spread: float) -> int:
@@ -157,7 +154,6 @@ class Host:
         self.actions.append(Pop())
 
     def mark(self, name: str, domain: int = DEFAULT_DOMAIN) -> None:
-        """Make an NVTX mark."""
         self.actions.append(Mark(name, domain))
 
     def launch(self, stream: Stream, *launched: Kernel, cost_ns: int = 4_300) -> None:
@@ -173,7 +169,6 @@ class Host:
             self.launch(stream, *launched)
 
     def memset(self, stream: Stream, size: int) -> None:
-        """Set device memory."""
         work = MemsetWork(size, _COPY_LATENCY_NS + size // _MEMSET_BYTES_PER_NS)
         self._call("cudaMemsetAsync_v3020", 5_200, (stream, work))
 
@@ -197,7 +192,6 @@ class Host:
         self._call("cudaMemcpyAsync_v3020", 7_000, (stream, work), blocking=pageable)
 
     def copy_within(self, stream: Stream, size: int) -> None:
-        """Copy within the device's memory."""
         device = nsight_writer.MEM_DEVICE
         work = CopyWork(8, size, _copy_ns(size, self.rates.within), None, None, device, device)
         self._call("cudaMemcpyAsync_v3020", 5_800, (stream, work))
@@ -256,13 +250,11 @@ class Host:
             self._call("cudaMemcpyPeerAsync_v4000", 9_000, *entries)
 
     def record(self, stream: Stream) -> Event:
-        """Record an event."""
         event = Event()
         self._call("cudaEventRecord_v3020", 1_300, (stream, Record(event)))
         return event
 
     def wait(self, stream: Stream, event: Event) -> None:
-        """Make a stream wait for an event."""
         self._call("cudaStreamWaitEvent_v3020", 1_500, (stream, Wait(event)))
 
     def follow(self, stream: Stream, other: Stream) -> None:
@@ -270,7 +262,6 @@ class Host:
         self.wait(stream, self.record(other))
 
     def synchronize(self, until: Stream | Event) -> None:
-        """Make the host wait for a stream or an event."""
         api = "cudaEventSynchronize_v3020"
         if isinstance(until, Stream):
             api = "cudaStreamSynchronize_v3020"
@@ -375,7 +366,6 @@ class Host:
 
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """Enclose the actions that the block adds in the range of a training step."""
         with self.range(labels.step(number)):
             yield
 
@@ -384,7 +374,6 @@ class EvenHost(Host):
     """A process without random variations."""
 
     def varied(self, nominal_ns: int, spread: float) -> int:
-        """Return the duration as it is."""
         del spread
         return nominal_ns
 
@@ -410,7 +399,6 @@ class CpuProgram:
         self.actions.append(Busy(duration_ns))
 
     def work(self, name: str, duration_ns: int) -> None:
-        """Do work within a range."""
         with self.range(name):
             self.busy(duration_ns)
 

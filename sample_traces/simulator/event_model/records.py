@@ -67,7 +67,6 @@ def _core(thread: Thread) -> int:
 
 
 def global_thread(thread: Thread) -> int:
-    """Return the globalTid of a thread."""
     return Process(thread.process).thread(thread.number)
 
 
@@ -75,7 +74,6 @@ class HostTables:
     """Writes the host tables of a capture."""
 
     def __init__(self, machine: Machine, string: Callable[[str], int], add: Add) -> None:
-        """Prepare to write."""
         self._tables = machine.host_tables
         program = machine.thread_names[0]
         self._program = _INTERPRETER if program == "python" else (("main", f"/opt/{program}"),)
@@ -84,7 +82,6 @@ class HostTables:
         self._num_samples = 0
 
     def write(self, result: Result) -> None:
-        """Write a run."""
         for range_ in result.ranges:
             self._write_call(range_)
         for thread, (start, end) in result.lives.items():
@@ -197,7 +194,6 @@ class _Schema:
 
     @property
     def offsets(self) -> list[int]:
-        """The offset of each field, in bytes."""
         sizes = [8 if kind in (_UINT64, _SIZE) else 4 for _, kind in self.fields]
         return [sum(sizes[:index]) for index in range(len(sizes))]
 
@@ -278,8 +274,6 @@ def text(payload: Mapping[str, int]) -> str:
 
 
 class Records:
-    """Writes one run."""
-
     def __init__(self, writer: NsightWriter, machine: Machine) -> None:
         self._writer = writer
         self._machine = machine
@@ -292,7 +286,6 @@ class Records:
         write_machine(writer, machine)
 
     def write(self, result: Result) -> None:
-        """Write a run."""
         if any(getattr(range_.action, "payload", None) for range_ in result.ranges):
             write_schemas(self._writer)
         # Exports have rows roughly in the order in which operations complete, and calls begin.

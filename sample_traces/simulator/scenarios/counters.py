@@ -56,7 +56,6 @@ class Transfer:
     bytes: int
 
     def during(self, start_ns: int, end_ns: int) -> float:
-        """Return the bytes of a part of the time."""
         shared = answers.covered(start_ns, end_ns, [(self.start_ns, self.end_ns)])
         return self.bytes * shared / (self.end_ns - self.start_ns)
 

@@ -34,8 +34,6 @@ PARTS = ("warm_up_ns", "imbalance_ns", "transfer_ns", "late_ns")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A pipeline."""
-
     order: str = "1f1b"  # of its passes, a key of `ORDERS`
     num_stages: int = 4  # at least 2
     num_micro_batches: int = 8  # of a step
@@ -58,7 +56,6 @@ class Plan:
         return 2 if self.order == "interleaved" else 1
 
     def passes(self, stage: int) -> list[Pass]:
-        """Return the passes of a stage in a step, in order."""
         return ORDERS[self.order](stage, self.num_stages, self.num_micro_batches)
 
     def source(self, stage: int, pass_: Pass) -> tuple[int, Pass] | None:
@@ -77,7 +74,6 @@ class Plan:
         return other, structs.replace(pass_, chunk=chunk)
 
     def kernels(self, stage: int, pass_: Pass) -> list[Kernel]:
-        """Return the kernels of a pass."""
         scale = (self.work[stage] if self.work else 1.0) / self.num_chunks
         return [
             replace(kernel, duration_ns=round(kernel.duration_ns * scale))
@@ -274,7 +270,6 @@ def _compute(host: Host, stream: Stream, plan: Plan, stage: int, pass_: Pass) ->
 
 
 def scenario(plan: Plan) -> Callable[[np.random.Generator], Setup]:
-    """Return the builder of a pipeline."""
     return lambda rng: pipeline(rng, plan)
 
 

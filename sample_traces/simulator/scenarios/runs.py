@@ -270,7 +270,6 @@ class _Output:
     per_rank: bool  # a report for each rank, not for each machine
 
     def writer(self, stem: str) -> NsightWriter:
-        """Return the writer of a report."""
         return NsightWriter(self.folder / f"{stem}.sqlite", self.schema_version)
 
 

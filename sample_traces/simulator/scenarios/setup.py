@@ -50,7 +50,6 @@ class Setup:
 
     @property
     def thread_names(self) -> tuple[str, ...]:
-        """The names of each process's threads."""
         return (self.mpi_program,) if self.mpi_program else TORCH_THREADS
 
     def run(self, change: Callable[[Sequence[Action]], Iterable[Action]] | None = None) -> Result:
@@ -65,25 +64,20 @@ class Setup:
         return simulation.run()
 
     def without_queue_limit(self) -> Result:
-        """Run it with an unlimited launch queue."""
         return replace(self, queue_limit=1 << 30).run()
 
     def without_waits(self) -> Result:
         """Run it with a host that never waits for the GPU."""
-        simulation = Simulation(latencies=self.latencies, queue_limit=self.queue_limit)
-        for host in self.hosts:
-            actions = (
+        return self.run(
+            lambda actions: [
                 replace(action, until=None, blocking=False) if isinstance(action, Call) else action
-                for action in host.actions
-            )
-            simulation.add(Thread(host.process), actions, _START_NS)
-        return simulation.run()
+                for action in actions
+            ]
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """An entry of the registry."""
-
     summary: str  # one line for `--help`
     # makes the setup; all that varies comes from the generator
     build: Callable[[np.random.Generator], Setup]
@@ -96,12 +90,10 @@ class Scenario:
 
 
 def finding(name: str, rank: int, **metrics: object) -> Finding:
-    """Return one entry of the truth's `findings`."""
     return {"id": name, "rank": rank, "metrics": metrics}
 
 
 def idle(ranks: Ranks) -> list[Finding]:
-    """Return `gpu-idle` of every rank."""
     return [
         finding("gpu-idle", rank, **lost_time.idle(ranks, rank))
         for rank in range(len(ranks.places))

@@ -296,7 +296,6 @@ def unfused(rng: np.random.Generator) -> Setup:
 
 
 def exposed_copies(ranks: Ranks) -> list[Finding]:
-    """Return `exposed-copy` of every rank."""
     return of_each_rank("exposed-copy", lost_time.exposed_copies, ranks)
 
 

@@ -12,7 +12,7 @@ from sample_traces.simulator import kernels
 from sample_traces.simulator.event_model.actions import Call, CopyWork
 from sample_traces.simulator.event_model.program_writer import Host
 from sample_traces.simulator.scenarios.setup import Setup
-from tests.support.changes import middle_step_ns, recorded, without_waits
+from tests.support.changes import middle_step_ns, recorded
 from tests.support.selection import known
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.replay.results import Answer
@@ -38,7 +38,7 @@ def answer(setup: Setup, path: Path, assume: str = "copies-hidden") -> Answer:
 
 def gained_ns(setup: Setup) -> float:
     """Return how much sooner a step is over without its waits."""
-    return middle_step_ns(without_waits(setup)) - middle_step_ns(setup.run())
+    return middle_step_ns(setup.without_waits()) - middle_step_ns(setup.run())
 
 
 def program(num_bytes: int, busy_ns: int, back: int = 0) -> Setup:
