@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import pickle
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import astuple, replace
 
-from traceprof.intervals import Int64, Mask
+from traceprof.intervals import NO_NUMBERS, Int64, Mask
 from traceprof.structs import Record
 from traceprof.trace.grouping import is_in
 
@@ -27,20 +27,17 @@ if TYPE_CHECKING:
 
 Narrow = npt.NDArray[Any]
 Index = Int64 | Mask | slice
-Blocks = Sequence[tuple[int, int]]
 
 _TYPES = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32))
 _WIDEST = _TYPES[-1]
 _RANGE = int(np.iinfo(_WIDEST).max)
-_RANGE_OF_BLOCK = int(np.iinfo(np.uint16).max)
-_MIN_INT64 = int(np.iinfo(np.int64).min)
+_RANGE_OF_TWO_BYTES = int(np.iinfo(np.uint16).max)
 _COUNTED_BYTES = 2  # of numbers so small that counting each is quicker than sorting them
 _MAX_COMPRESSED_BYTES = 1 << 15
 _MIN_COMPRESSED_BYTES = 64  # less is not worth the time
 _ALL = slice(None)
-_ROWS_AT_ONCE = 1 << 15
-_MIN_ROOM = 4096
-_GROWTH = 2
+_BLOCK_ROWS = 1 << 12
+_MAX_PARTS = 256  # each is small, and takes more than its numbers
 
 
 class Rows(Record, frozen=True):
@@ -61,15 +58,15 @@ class Rows(Record, frozen=True):
 class Column:
     """An int64[n] column, made by `pack` or a `ColumnBuilder`."""
 
-    __slots__ = ("_base", "_blocks", "_kept", "_whole")
+    __slots__ = ("_base", "_bases", "_kept", "_whole")
 
-    def __init__(self, kept: Narrow, base: int, blocks: Blocks = ()) -> None:
+    def __init__(self, kept: Narrow, base: int, bases: Int64 | None = None) -> None:
         """Wrap a column in its packed layout.
 
         `kept`: uint8, uint16, uint32 or int64[n], the last with a base of 0. `base` is added to
-        each number; `blocks` have the base and the end of each block instead.
+        each number, or one of `bases` to each of a block of `_BLOCK_ROWS`.
         """
-        self._kept, self._base, self._blocks = kept, base, tuple(blocks)
+        self._kept, self._base, self._bases = kept, base, bases
         self._whole: Int64 | None = None
 
     def __len__(self) -> int:
@@ -79,11 +76,11 @@ class Column:
         """Send a constant as one number: else its array would be sent, and kept, as a whole."""
         if self._is_constant:
             return _constant, (self._kept[:1].copy(), len(self), self._base)
-        return Column, (self._kept, self._base, self._blocks)
+        return Column, (self._kept, self._base, self._bases)
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes that it takes."""
+        """The number of bytes that it takes, without the bases of blocks."""
         kept = self._kept[:1] if self._is_constant else self._kept
         return kept.nbytes + (0 if self._whole is None else self._whole.nbytes)
 
@@ -91,10 +88,8 @@ class Column:
     def values(self) -> Int64:
         """The column as int64[n], unpacked at each use unless it is kept as int64."""
         values: Int64 = self._kept.astype(np.int64, copy=False)
-        begin = 0
-        for base, end in self._blocks:
-            values[begin:end] += base
-            begin = end
+        if self._bases is not None:
+            values += np.repeat(self._bases, _BLOCK_ROWS)[: len(values)]
         if self._base:
             values += self._base
         return values
@@ -113,16 +108,15 @@ class Column:
     @property
     def kept(self) -> Narrow:
         """The values in the narrowest available type, to be used as indices."""
-        return self.values if self._base or self._blocks else self._kept
+        return self.values if self._base or self._bases is not None else self._kept
 
     def at(self, index: Index) -> Int64:
         """Return the values at these indices, without unpacking the others."""
         values = self._kept[index].astype(np.int64, copy=False)
-        if self._blocks:
-            base, end = np.array(self._blocks, np.int64).T
+        if self._bases is not None:
             rows = np.arange(len(self))[index] if isinstance(index, slice) else index
             rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-            values += base.take(np.searchsorted(end, rows, side="right"))
+            values += self._bases.take(rows // _BLOCK_ROWS)
         if self._base:
             values += self._base
         return values
@@ -139,45 +133,46 @@ class Column:
 
     def counted(self, chosen: Index = _ALL) -> tuple[Int64, Int64]:
         """Distinct values of all or some rows, ascending, and their counts, int64[m] each."""
-        if self._blocks:
+        if not self._is_small:
             return np.unique(self.at(chosen), return_counts=True)
-        kept = self._kept[chosen]
-        if kept.dtype.itemsize <= _COUNTED_BYTES:
-            every = np.bincount(kept)
-            distinct = np.flatnonzero(every)
-            return distinct + self._base, every[distinct]
-        distinct, number = np.unique(kept, return_counts=True)
-        return distinct.astype(np.int64) + self._base, number
+        every = np.bincount(self._kept[chosen])
+        distinct = np.flatnonzero(every)
+        return distinct + self._base, every[distinct]
 
     def isin(self, ids: Iterable[int]) -> npt.NDArray[np.bool_]:
         """Return which values are among these, bool[n]."""
         wanted = np.array(sorted(ids), np.int64)
-        if self._blocks or self._kept.dtype.itemsize > _COUNTED_BYTES:
+        if not self._is_small:
             return is_in(self.values, wanted)
         return is_in(self._every, wanted).take(self._kept)
 
     def places_in(self, numbers: Int64) -> Int64:
         """Return the index of each value in ascending numbers that contain all, int64[n]."""
-        if self._blocks or self._kept.dtype.itemsize > _COUNTED_BYTES:
+        if not self._is_small:
             return np.searchsorted(numbers, self.values)
         return np.searchsorted(numbers, self._every).take(self._kept)
 
     def add_to(self, values: Int64) -> Int64:
         """Return the sum of a column, int64[n], and this one, without unpacking it."""
-        values = values + (self.values if self._blocks else self._kept)
+        values = values + (self._kept if self._bases is None else self.values)
         if self._base:
             values += self._base
         return values
 
     def taken(self, order: Int64) -> Column:
         """Return the rows in another order, or some of them."""
-        if self._blocks:
+        if self._bases is not None:
             return pack(self.at(order))
         return Column(self._kept.take(order), self._base)
 
     @property
     def _is_constant(self) -> bool:
         return self._kept.strides == (0,)
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether counting each possible number is quicker than sorting them."""
+        return self._bases is None and self._kept.dtype.itemsize <= _COUNTED_BYTES
 
     @property
     def _every(self) -> Int64:
@@ -189,14 +184,13 @@ def pack(values: Int64) -> Column:
     if len(values) == 0:
         return Column(np.empty(0, np.uint8), 0)
     low, high = int(values.min()), int(values.max())
-    base, kind = _fit(low, high)
+    # An addition at each use costs more than a byte or two.
+    base = 0 if low >= 0 and high <= _RANGE else low
+    kind = next((kind for kind in _TYPES if high - base <= np.iinfo(kind).max), None)
+    if kind is None:
+        return _in_blocks(values, _WIDEST) or Column(values.copy(), 0)
     if low == high:
         return _constant(np.array([low - base], kind), len(values), base)
-    if kind == np.int64:
-        builder = ColumnBuilder()
-        for begin in range(0, len(values), _ROWS_AT_ONCE):
-            builder.append(values[begin : begin + _ROWS_AT_ONCE])
-        return builder.finish()
     kept = np.empty(len(values), kind)
     return Column(np.subtract(values, base, out=kept, casting="unsafe"), base)
 
@@ -204,18 +198,18 @@ def pack(values: Int64) -> Column:
 def pack_ahead(ids: Int64) -> Column:
     """Pack ids that mostly follow each other, int64[n], less 0, 1, 2, …: the rest is small."""
     ahead = ids - np.arange(len(ids))
-    firsts = np.arange(0, len(ids), _ROWS_AT_ONCE)
-    if len(firsts) < 2:
-        return pack(ahead)
-    low, high = np.minimum.reduceat(ahead, firsts), np.maximum.reduceat(ahead, firsts)
-    most = int((high - low).view(np.uint64).max())  # exact, whatever the ids
-    if not most <= _RANGE_OF_BLOCK < int(high.max()) - int(low.min()):
-        return pack(ahead)
-    kept, ends = np.empty(len(ids), np.uint16), [*firsts[1:].tolist(), len(ids)]
-    blocks = [*zip(low.tolist(), ends, strict=True)]
-    for first, (base, end) in zip(firsts.tolist(), blocks, strict=True):
-        np.subtract(ahead[first:end], base, out=kept[first:end], casting="unsafe")
-    return Column(kept, 0, blocks)
+    is_far = len(ids) > _BLOCK_ROWS and int(ahead.max()) - int(ahead.min()) > _RANGE_OF_TWO_BYTES
+    return (_in_blocks(ahead, np.dtype(np.uint16)) if is_far else None) or pack(ahead)
+
+
+def _in_blocks(values: Int64, kind: np.dtype[Any]) -> Column | None:
+    """Pack a column whose blocks each have numbers near each other; None if one has not."""
+    firsts = np.arange(0, len(values), _BLOCK_ROWS)
+    low, high = np.minimum.reduceat(values, firsts), np.maximum.reduceat(values, firsts)
+    if int((high - low).view(np.uint64).max()) > np.iinfo(kind).max:  # exact, whatever the values
+        return None
+    above = values - np.repeat(low, _BLOCK_ROWS)[: len(values)]
+    return Column(above.astype(kind), 0, low)
 
 
 T = TypeVar("T", bound=Record)
@@ -266,77 +260,24 @@ class ColumnBuilder:
     """A column that is filled part by part."""
 
     def __init__(self) -> None:
-        self._length = 0
-        self._base = 0
-        self._lowest, self._highest = 0, -1  # limits of fitting values
-        self._blocks: list[tuple[int, int]] = []  # full blocks
-        self._room: Narrow = np.empty(0, np.uint8)
+        self._parts: list[Column] = []
 
     def append(self, values: Int64) -> None:
         """Add int64[n]."""
-        if len(values) == 0:
-            return
-        low, high = int(values.min()), int(values.max())
-        if low < self._lowest or high > self._highest:
-            self._make_fit(low, high)
-        stop = self._length + len(values)
-        if stop > len(self._room):
-            room = np.empty(max(stop * _GROWTH, _MIN_ROOM), self._room.dtype)
-            room[: self._length] = self._room[: self._length]
-            self._room = room
-        part = self._room[self._length : stop]
-        part[:] = values - self._base if self._base else values
-        self._length = stop
+        if len(values):
+            self._parts.append(pack(values))
+        if len(self._parts) == _MAX_PARTS:
+            self._parts = [self.finish()]
 
     def finish(self) -> Column:
-        """Return the complete column; nothing can be added afterwards."""
-        kept = self._room[: self._length]
-        if len(kept) < len(self._room):
-            kept = kept.copy()  # unused room adds up
-        if self._blocks:
-            return Column(kept, 0, [*self._blocks, (self._base, self._length)])
-        if len(kept) and kept[0] == kept[-1] and (kept == kept[0]).all():
-            return _constant(kept[:1].copy(), len(kept), self._base)
-        return Column(kept, self._base)
-
-    def _make_fit(self, low: int, high: int) -> None:
-        kept = self._room[: self._length]
-        whole_low, whole_high = low, high
-        if self._length and not self._blocks:
-            whole_low = min(low, int(kept.min()) + self._base)
-            whole_high = max(high, int(kept.max()) + self._base)
-        base, kind = _fit(whole_low, whole_high)
-        is_far = bool(self._blocks) or (self._length > 0 and kind == np.int64)
-        if is_far and high - low <= _RANGE and self._room.dtype != np.int64:
-            self._blocks.append((self._base, self._length))
-            kind = _WIDEST
-            # The next values may be somewhat lower or higher.
-            self._base = max(low - (_RANGE - (high - low)) // 2, _MIN_INT64)
-            if self._room.dtype != kind:
-                self._room = kept.astype(kind)
-        else:
-            so_far = self.finish().values
-            kind = np.dtype(np.int64) if self._blocks else kind
-            self._base = base if kind != np.int64 else 0
-            self._blocks = []
-            self._room = (so_far - self._base).astype(kind, copy=False)
-        limits = np.iinfo(kind)
-        self._lowest, self._highest = self._base + int(limits.min), self._base + int(limits.max)
+        """Return the column so far."""
+        return pack(np.concatenate([NO_NUMBERS, *(part.values for part in self._parts)]))
 
 
 def _constant(kept: Narrow, length: int, base: int) -> Column:
     repeated = np.ndarray((length,), kept.dtype, kept, strides=(0,))  # `broadcast_to` takes long
     repeated.flags.writeable = False
     return Column(repeated, base)
-
-
-def _fit(low: int, high: int) -> tuple[int, np.dtype[Any]]:
-    # An addition at each use costs more than a byte or two.
-    base = 0 if low >= 0 and high <= _RANGE else low
-    for kind in _TYPES:
-        if high - base <= np.iinfo(kind).max:
-            return base, kind
-    return 0, np.dtype(np.int64)
 
 
 class PackedSpans(Record, frozen=True):
