@@ -127,7 +127,7 @@ def _streams(group: str, events: ev.Events, clock: RankClock) -> Iterator[Track]
         if part.communicates is not None:
             number[part.communicates()] = ev.GPU_KINDS.index(ev.COMMUNICATION)
         stream, start = part.streams.values, part.spans.starts.values
-        for rows in groups(stream, number) if len(part) else ():
+        for rows in groups(stream, number):
             key = int(stream[rows[0]]), int(number[rows[0]])
             end = start[rows] + part.spans.packed_length.at(rows)
             pieces[key].append(((rows + first).astype(np.int32), start[rows], end))
@@ -253,8 +253,6 @@ def _latest_ns(rank: Rank) -> int:
 
 
 def _by_thread(thread: Int64) -> dict[int, Int32]:
-    if len(thread) == 0:
-        return {}
     return {int(thread[rows[0]]): rows.astype(np.int32) for rows in groups(thread)}
 
 

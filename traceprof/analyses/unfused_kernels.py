@@ -26,7 +26,7 @@ from traceprof.kernel_names.categories import Category, KernelKind, kernel_kind
 from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import covered_in_mean, only_step, share_per_step
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in, numbered, ordered
+from traceprof.trace.grouping import distinct_values, is_in, numbered
 from traceprof.units import counted, duration, percent
 
 MIN_KERNELS = 3
@@ -160,7 +160,7 @@ def _longest_pass(chain: Int64, name: Int64, unit: Int64, length_ns: Int64) -> M
     by_pass = np.lexsort((units, pass_of))
     rank_of = np.empty_like(by_pass)
     rank_of[by_pass] = np.arange(len(units))
-    order = ordered(chain, rank_of[which])
+    order = np.lexsort((rank_of[which], chain))
     chain, which, length = chain.take(order), which.take(order), length_ns.take(order)
     counts = (units < 0)[which]
     counts[_longest(length, _differ(chain, which))] = True

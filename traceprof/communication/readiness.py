@@ -22,7 +22,6 @@ from traceprof.communication.messages import Messages, messages
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.intervals import BEYOND_NS, Int32, Int64, Intervals, Mask
 from traceprof.kernel_names import UNKNOWN_OPERATION
-from traceprof.run.launching_calls import calls_with
 from traceprof.run.rank import Rank
 from traceprof.structs import Record
 from traceprof.trace.columns import Rows
@@ -164,7 +163,7 @@ def _events(
 ) -> Events:
     """Return those of the rank's device with a known call; `counts`: bool[calls], which count."""
     num = len(rows.correlation)
-    call = calls_with(rows.correlation, lambda: np.full(num, BEYOND_NS), calls)  # the last one
+    call = calls.with_ids(rows.correlation, lambda: np.full(num, BEYOND_NS))  # the last one
     chosen = (call >= 0) & (rows.stream != NULL) & (rows.event != NULL)
     if rank.num_devices > 1:
         chosen &= rows.device == rank.key.device

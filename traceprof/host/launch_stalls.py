@@ -26,7 +26,6 @@ from traceprof.host.host_waits import is_pageable
 from traceprof.host.thread_evidence import calls_of_kind, launches_of
 from traceprof.intervals import BEYOND_NS, Int32, Int64, Intervals, Mask
 from traceprof.run.cache import Cache, derived
-from traceprof.run.launching_calls import calls_with
 from traceprof.run.rank import Rank, Window
 from traceprof.structs import Record
 from traceprof.trace.columns import Rows
@@ -300,7 +299,7 @@ def _find(rank: Rank) -> Stalls:
 
 
 def _recorded(queue: LaunchQueue, records: LaunchStalls) -> Stalls:
-    call = calls_with(records.correlation, lambda: records.start_ns, queue.calls)
+    call = queue.calls.with_ids(records.correlation, lambda: records.start_ns)
     blocked = (queue.launches.call >= 0) & is_in(queue.launches.call, call)
     cap, scope, _ = _learned(queue, blocked)
     return Stalls(

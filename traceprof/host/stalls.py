@@ -30,11 +30,10 @@ from traceprof.host.host_code import nested
 from traceprof.host.host_waits import is_pageable
 from traceprof.host.thread_evidence import calls_named, host_evidence, launches_of
 from traceprof.intervals import Int64, Intervals, Mask
-from traceprof.run.launching_calls import are_first
 from traceprof.run.rank import Rank
 from traceprof.structs import Record
 from traceprof.trace.columns import Column, Rows
-from traceprof.trace.grouping import distinct_values, is_in, sorted_in_groups
+from traceprof.trace.grouping import are_first, distinct_values, is_in, sorted_in_groups
 from traceprof.trace.model.host import ApiCalls, HostCode
 from traceprof.trace.model.kinds import CopyKind, waits_for_gpu
 from traceprof.trace.model.operations import Copies

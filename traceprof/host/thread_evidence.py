@@ -33,10 +33,9 @@ from traceprof.host.host_code import (
 )
 from traceprof.host.places import silence_of
 from traceprof.intervals import Int64, Intervals, Mask
-from traceprof.run.launching_calls import are_first, launching_calls
 from traceprof.run.rank import Rank, Window
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.grouping import are_first, distinct_values, is_in
 from traceprof.trace.model.host import ApiCalls, HostActivity
 from traceprof.trace.model.kinds import BEGIN_CAPTURE, END_CAPTURE, ApiCallKind, api_call_kind
 from traceprof.trace.model.operations import Operations, RankKey
@@ -169,7 +168,7 @@ def launches_of(rank: Rank, key: RankKey, calls: ApiCalls, group: Operations) ->
     if key == rank.key:
         own = zip(rank.operations.groups, rank.launched_by, strict=True)
         return next(launched_by for operations, launched_by in own if operations is group)
-    return launching_calls(group, calls)
+    return calls.that_launched(group)
 
 
 def calls_named(rank: Rank, calls: ApiCalls, is_wanted: Callable[[str], object]) -> Mask:

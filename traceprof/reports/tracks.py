@@ -158,7 +158,7 @@ def gpu_tracks(rank: Rank) -> Iterator[Track]:
     stream, start, end, index, category, number = map(np.concatenate, zip(*columns, strict=True))
     columns.clear()  # what is in memory twice is much
     spans = start, end
-    for rows in groups(stream) if len(stream) else ():
+    for rows in groups(stream):
         of_stream = int(stream[rows[0]])
         label = f"stream {of_stream}"
         of_rows = _track(label, of_stream, rows, spans, (index, names), category, has_rows=True)

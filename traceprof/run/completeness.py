@@ -35,7 +35,6 @@ from traceprof import intervals
 from traceprof.findings import Count
 from traceprof.intervals import NO_NUMBERS, Float64, Int64, Intervals, Mask
 from traceprof.run.guard import optional
-from traceprof.run.launching_calls import launching_calls
 from traceprof.structs import Record
 from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values, groups, is_in
@@ -258,9 +257,7 @@ class _Process:
                 device,
                 number,
                 group,
-                rank.launched_by[number]
-                if device == rank.device
-                else launching_calls(group, calls),
+                rank.launched_by[number] if device == rank.device else calls.that_launched(group),
             )
             for device, operations in self.devices.items()
             for number, group in enumerate(operations.groups)

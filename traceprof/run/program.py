@@ -16,7 +16,6 @@ from traceprof import intervals
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import is_main_compute, kernel_kind
-from traceprof.run.launching_calls import launching_calls
 from traceprof.structs import Record
 from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.operations import Kernels, Operations, RankOperations
@@ -241,7 +240,7 @@ def first_launch(
     first: list[int] = []
     for operations in devices:
         main, _ = main_compute(operations, names, communicates)
-        call = np.concatenate([launching_calls(group, calls)[chosen] for group, chosen in main])
+        call = np.concatenate([calls.that_launched(group)[chosen] for group, chosen in main])
         launched = calls.start_ns[call[call >= 0]]
         cold = launched[_are_outside(launched, warm_up)]
         launched = cold if len(cold) else launched

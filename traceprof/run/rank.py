@@ -24,7 +24,6 @@ from traceprof.run.completeness import (
 )
 from traceprof.run.cpu_rank import CpuWork, cpu_work, text_at
 from traceprof.run.guard import optional
-from traceprof.run.launching_calls import launching_calls
 from traceprof.run.machines import NO_LINKS, KnownLinks
 from traceprof.run.periods import PeriodSteps, period_steps
 from traceprof.run.program import MainSpan, Program, first_launch, main_span, program_of
@@ -242,7 +241,7 @@ class Rank(RankInfo, frozen=True, eq=False):
         kernels, copies, memsets, graphs = (
             np.full(len(group), -1, np.int64)
             if self.calls is None
-            else launching_calls(group, self.calls)
+            else self.calls.that_launched(group)
             for group in self.operations.groups
         )
         return kernels, copies, memsets, graphs

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from traceprof.intervals import BEYOND_NS, Float64, Int64, Mask
 
-# Slices to be copied one by one; beyond, sorting the rows takes less time.
-_MAX_RUNS = 64
 _MAX_BITS = 62
 
 
@@ -37,11 +35,6 @@ def sorted_in_groups(values: Int64, group: npt.NDArray[np.integer[Any]]) -> Int6
     keys: Int64 = group.astype(np.int64) << bits | values  # one key sorts several times as fast
     keys.sort()
     return keys & ((1 << bits) - 1)
-
-
-def ordered(*keys: Int64) -> Int64:
-    """Order of rows by several columns, as `grouped` has it."""
-    return grouped(*keys)[0]
 
 
 def numbered(values: Int64) -> tuple[Int64, Int64]:
@@ -77,40 +70,17 @@ def places(*keys: Int64) -> tuple[Int64, Int64]:
 
 
 def groups(*keys: Int64) -> Iterator[Int64]:
-    """Yield the indices of the rows that agree in every key, in the order of the rows."""
-    indices: dict[tuple[int, ...], list[Int64]] = {}
-    every = np.arange(len(keys[0]))
-    for rows in pieces(*keys):
-        indices.setdefault(tuple(int(key[rows][0]) for key in keys), []).append(every[rows])
-    for parts in indices.values():
-        yield np.concatenate(parts)
+    """Yield the rows that agree in every key, by key; the rows of each in their order."""
+    order, begins = grouped(*keys)
+    for first, stop in pairwise([*np.flatnonzero(begins).tolist(), len(order)]):
+        yield order[first:stop]
 
 
-def pieces(*keys: Int64, most_runs: int = _MAX_RUNS) -> Iterator[slice | Int64]:
-    """Yield rows that agree in every key, in order, in few pieces if that is quick.
-
-    Rows of one process or device often follow each other: then slices are yielded, which need no
-    copy, and a key may occur several times: in up to 64 runs, or `most_runs` if that is less.
-    """
-    if len(keys[0]) == 0:
-        return
-    differ = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
-    first = np.flatnonzero(np.append(True, differ))
-    stop = np.append(first[1:], len(keys[0]))
-    if len(first) <= min(most_runs, _MAX_RUNS):
-        for limits in zip(first.tolist(), stop.tolist(), strict=True):
-            yield slice(*limits)
-        return
-    of_runs = [key[first] for key in keys]
-    order = np.lexsort(of_runs)
-    changes = np.logical_or.reduce([np.diff(key[order], prepend=key[order[:1]]) for key in of_runs])
-    number = np.empty(len(first), np.int64)
-    number[order] = np.cumsum(changes)
-    # A stable sort of 16 bits is many times as fast as one of 64.
-    number = number.astype(np.min_scalar_type(int(number.max())))
-    of_rows = np.repeat(number, stop - first)
-    rows = np.argsort(of_rows, kind="stable")
-    yield from np.split(rows, np.cumsum(np.bincount(of_rows))[:-1])
+def are_first(group: Int64, times_ns: Int64) -> Mask:
+    """Return which times are the earliest of their group, a number from 0; of equal ones all."""
+    earliest = np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(earliest, group, times_ns)
+    return times_ns == earliest.take(group)
 
 
 def distinct_values(values: npt.NDArray[np.integer[Any]]) -> Int64:

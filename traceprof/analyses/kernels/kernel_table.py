@@ -21,7 +21,7 @@ from traceprof.kernel_names.categories import KernelKind, kernel_kind
 from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import SteadySteps, steady_steps
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, numbered, ordered, sorted_in_groups
+from traceprof.trace.grouping import distinct_values, numbered, sorted_in_groups
 
 
 class InSteadyStep(Record, frozen=True):
@@ -332,7 +332,7 @@ def compare(
     )
     # Of the sum of `num_paired` draws, and of a mean of `num_alone` draws taken for each of them.
     error = np.sqrt(summed(variance * num_paired * (1 + num_paired / num_alone)))
-    order = ordered(index, took)
+    order = np.lexsort((took, index))
     return ComparedSignatures(
         signature=chosen,
         num_alone=summed(num_alone).astype(np.int64),

@@ -13,7 +13,6 @@ from traceprof import intervals
 from traceprof.host.host_waits import MIN_BLOCKING_NS
 from traceprof.host.thread_evidence import HostEvidence, ThreadEvidence, host_evidence
 from traceprof.intervals import Int64, Mask
-from traceprof.run.launching_calls import calls_with
 from traceprof.run.opening import Rank
 from traceprof.structs import Record
 from traceprof.trace.columns import Rows
@@ -160,7 +159,7 @@ class Recorded(Record, frozen=True):
     def calls_of(self, rows: EventRecords | Synchronizations) -> Int64:
         """Return the call of each record, int64[rows]; -1 for none of these."""
         times = rows.start_ns if hasattr(rows, "start_ns") else rows.asked_ns
-        return self.calls.place_of(calls_with(rows.correlation, lambda: times, self.api_calls))
+        return self.calls.place_of(self.api_calls.with_ids(rows.correlation, lambda: times))
 
     def are_named(self, chosen: Callable[[str], bool]) -> Mask:
         """Return which calls have a name that is chosen, bool[calls]."""

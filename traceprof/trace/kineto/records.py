@@ -262,10 +262,8 @@ def read_event_records(content: Content, calls: ApiCalls | None) -> EventRecords
         return None
     _, first = np.unique(record[known], return_index=True)
     rows = known[first]
-    ids = calls.correlation
-    call = np.minimum(np.searchsorted(ids, record[rows]), len(ids) - 1)
-    is_known = ids[call] == record[rows]
-    called_ns = np.where(is_known, calls.start_ns[call], NULL)
+    call = calls.with_ids(record[rows])
+    called_ns = np.where(call >= 0, calls.start_ns.take(call, mode="clip"), NULL)
     order = np.lexsort((record[rows], called_ns))
     rows = rows[order]
     return EventRecords(

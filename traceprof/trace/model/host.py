@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from traceprof.intervals import NO_NUMBERS, Int64, Mask
 from traceprof.structs import Record
 from traceprof.trace.columns import Column, PackedSpans, Rows, pack
+from traceprof.trace.model.operations import Operations
 from traceprof.trace.model.special_values import NULL
+
+# Ids are assigned consecutively, so most of them occur: a lookup table then takes a third of the
+# time of a search.
+_SPARSE = 8
 
 
 class ApiCalls(PackedSpans, frozen=True):
@@ -29,6 +34,34 @@ class ApiCalls(PackedSpans, frozen=True):
         """The ids, int64[n]."""
         return self.packed_ahead.add_to(np.arange(len(self)))
 
+    def that_launched(self, operations: Operations) -> Int64:
+        """Return indices of the calls that launched operations, int64[n]; -1 before the capture."""
+        if len(operations) == 0:
+            return NO_NUMBERS
+        return self.with_ids(operations.correlation, lambda: operations.start_ns)
+
+    def with_ids(self, wanted: Int64, times_ns: Callable[[], Int64] | None = None) -> Int64:
+        """Index of the call with each of some correlation ids, int64[n]; -1 for none.
+
+        Of several calls with one id it is the last before a time, of those that `times_ns` returns;
+        without these the first.
+        """
+        ids = self.correlation
+        if len(ids) == 0:
+            return np.full(len(wanted), -1, np.int64)
+        if (ids[1:] > ids[:-1]).all():
+            return _of_distinct(ids, wanted)
+        first = np.searchsorted(ids, wanted, side="left")
+        stop = np.searchsorted(ids, wanted, side="right")
+        call = np.where(stop > first, first, -1)
+        several = NO_NUMBERS if times_ns is None else np.flatnonzero(stop - first > 1)
+        times = wanted if times_ns is None or not len(several) else times_ns()
+        for index in several.tolist():  # one iteration per id that is not unique
+            of_id = self.start_ns[first[index] : stop[index]]
+            earlier = np.searchsorted(of_id, times[index], side="right")
+            call[index] += max(int(earlier) - 1, 0)
+        return call
+
     def name_id(self, index: int) -> int:
         """Return the key of the name of one call."""
         return int(self.packed_name.at(slice(index, index + 1))[0])
@@ -42,6 +75,17 @@ class ApiCalls(PackedSpans, frozen=True):
     def name(self) -> Int64:
         """The keys of `Trace.api_names`, int64[n]."""
         return self.packed_name.values
+
+
+def _of_distinct(ids: Int64, wanted: Int64) -> Int64:
+    low, high = int(ids[0]), int(ids[-1])
+    if high - low > _SPARSE * len(ids):
+        first = np.minimum(np.searchsorted(ids, wanted, side="left"), len(ids) - 1)
+        return np.where(ids[first] == wanted, first, -1)
+    place = np.full(high - low + 3, -1, np.int32)  # the first and the last are for ids outside
+    place[ids - (low - 1)] = np.arange(len(ids), dtype=np.int32)
+    # The value that stands for NULL is outside, too, even where the difference wraps around.
+    return place.take(wanted - (low - 1), mode="clip").astype(np.int64)
 
 
 class Synchronizations(Record, frozen=True):

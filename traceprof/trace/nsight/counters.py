@@ -106,7 +106,7 @@ def _gpu_samples(database: Database) -> tuple[dict[int, tuple[LinkSamples, ...]]
             time, value = chunk["timestamp"][kept], chunk["value"][kept]
             check_times(database, schema.GPU_METRICS, time, time)
             kind, metric = chunk["typeId"][kept], chunk["metricId"][kept]
-            for rows in groups(kind, metric) if len(kept) else ():
+            for rows in groups(kind, metric):
                 key = int(kind[rows][0]), int(metric[rows][0])
                 by_key[key].append((time[rows], value[rows]))
     samples: dict[int, list[LinkSamples]] = defaultdict(list)
@@ -216,7 +216,7 @@ def _nic_samples(database: Database) -> tuple[LinkSamples, ...]:
         check_times(database, schema.NIC_METRICS, start[kept], end[kept])
         kept = kept[end[kept] - start[kept] < _MAX_NS]
         of_rows = [chunk[name][kept] for name in keys if name in chunk]
-        for rows in groups(*of_rows) if len(kept) else ():
+        for rows in groups(*of_rows):
             key = tuple(int(row[rows][0]) for row in of_rows)
             by_key[key].append(np.stack((start, end, value))[:, kept[rows]])
     labels = _nic_names(database)

@@ -72,7 +72,7 @@ def synchronizations_of(
     correlation = correlation[order]
     kind = np.zeros(len(start), np.int64)
     if calls is not None:
-        call = _calls_of(calls, correlation, start)
+        call = calls.with_ids(correlation, lambda: start)
         known = np.flatnonzero(call >= 0)
         names, which = numbered(calls.packed_name.at(call[known]))
         kinds = [kind_of_name.get(name, SynchronizationKind.UNKNOWN) for name in names.tolist()]
@@ -94,7 +94,7 @@ def event_records_of(
     correlation = columns["correlationId"].values
     called_ns = np.full(len(correlation), NULL, np.int64)
     if calls is not None:
-        call = _calls_of(calls, correlation)
+        call = calls.with_ids(correlation)
         known = np.flatnonzero(call >= 0)
         called_ns[known] = calls.start_ns[call[known]]
     order = np.lexsort((correlation, called_ns))
@@ -109,24 +109,6 @@ def event_records_of(
 
 def _ids(values: Int64) -> Int64:
     return np.where(values == schema.NO_ID, NULL, values)
-
-
-def _calls_of(calls: model.ApiCalls, correlation: Int64, start_ns: Int64 | None = None) -> Int64:
-    """Index of the call of each row, int64[n], -1 if the export does not have it."""
-    ids = calls.correlation
-    if len(ids) == 0:
-        return np.full(len(correlation), -1, np.int64)
-    call = np.searchsorted(ids, correlation)
-    call[call == len(ids)] = 0
-    call[ids[call] != correlation] = -1
-    while start_ns is not None:
-        later = np.minimum(call + 1, len(ids) - 1)
-        moves = (call >= 0) & (later > call) & (ids[later] == correlation)
-        moves &= calls.start_ns[later] <= start_ns
-        if not moves.any():
-            break
-        call[moves] = later[moves]
-    return call
 
 
 def read_launch_stalls(database: Database) -> dict[int, model.LaunchStalls]:

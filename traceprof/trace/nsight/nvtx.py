@@ -13,7 +13,7 @@ from traceprof import labels
 from traceprof.intervals import Int64, Mask
 from traceprof.structs import Record
 from traceprof.trace.columns import Column, ColumnBuilder, pack
-from traceprof.trace.grouping import distinct_rows, distinct_values, is_in, numbered, pieces
+from traceprof.trace.grouping import distinct_rows, distinct_values, is_in, numbered
 from traceprof.trace.model.ranges import (
     BETWEEN_TEXTS,
     LabelRanges,
@@ -505,7 +505,7 @@ def silent_domains(events: Events, domains: Mapping[tuple[int, int], str]) -> li
     rows = np.flatnonzero(of_program & columns.kind.isin([*RANGES, schema.NVTX_MARK]))
     process = schema.process_of_thread(columns.thread(rows))
     domain = columns.domain.at(rows)
-    used = {(int(process[of_one][0]), int(domain[of_one][0])) for of_one in pieces(process, domain)}
+    _, used = distinct_rows(process, domain)
     heard = {name for key, name in by_program.items() if key in used}
     return sorted({*by_program.values()} - heard)
 

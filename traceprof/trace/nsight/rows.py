@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from traceprof.intervals import Int64
 from traceprof.trace.columns import Column, ColumnBuilder, Rows
-from traceprof.trace.grouping import distinct_values, pieces
+from traceprof.trace.grouping import distinct_values, groups
 from traceprof.trace.model import special_values
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.database import Database
@@ -30,7 +30,6 @@ def check_few_processes(database: Database, table: str, num_processes: int) -> N
 
 
 SomeRows = TypeVar("SomeRows", bound=Rows)
-_MIN_RUN = 16  # rows
 
 
 class RowsByKey:
@@ -45,10 +44,7 @@ class RowsByKey:
 
         Raises TraceFormatError: they have more keys than a machine runs processes.
         """
-        if len(keys[0]) == 0:
-            return
-        # Sorting short runs takes less than adding them one by one.
-        for rows in pieces(*keys, most_runs=max(len(keys[0]) // _MIN_RUN, 1)):
+        for rows in groups(*keys):
             key = tuple(int(of_rows[rows][0]) for of_rows in keys)
             builders = self._columns.get(key)
             if builders is None:
