@@ -1,22 +1,9 @@
-"""Orders and numbers of rows are those of `np.lexsort` and `np.unique`."""
+"""Rows that agree in several keys, and medians of what is known."""
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
-from traceprof.intervals import Int64
-from traceprof.trace.grouping import (
-    distinct_values,
-    grouped,
-    is_in,
-    median_of,
-    medians_of_known,
-    numbered,
-    places,
-    sorted_in_groups,
-)
+from traceprof.trace.grouping import grouped, median_of, medians_of_known, places, sorted_in_groups
 
 RANDOM = np.random.default_rng(1)
 
@@ -24,7 +11,7 @@ RANDOM = np.random.default_rng(1)
 @pytest.mark.parametrize("length", [0, 1, 2, 1000])
 @pytest.mark.parametrize("highest", [1, 7, 1 << 20, 1 << 40, (1 << 63) - 1])
 @pytest.mark.parametrize("lowest", [0, -3])
-def test_order_and_numbers(length: int, highest: int, lowest: int) -> None:
+def test_the_order_of_rows(length: int, highest: int, lowest: int) -> None:
     first, second = (RANDOM.integers(lowest, highest, length) for _ in range(2))
     few = first % 5
     for keys in ([first], [few, second], [second, few, first], [few, few % 2]):
@@ -32,11 +19,6 @@ def test_order_and_numbers(length: int, highest: int, lowest: int) -> None:
         assert order.tolist() == np.lexsort(keys[::-1]).tolist()
         rows = [*zip(*(key[order].tolist() for key in keys), strict=True)]
         assert begins.tolist() == [at == 0 or row != rows[at - 1] for at, row in enumerate(rows)]
-    for values in (first, few, first // 2, few + 100):
-        distinct, which = numbered(values)
-        expected = np.unique(values, return_inverse=True)
-        assert distinct.tolist() == expected[0].tolist()
-        assert which.tolist() == expected[1].tolist()
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 1000])
@@ -64,29 +46,6 @@ def test_medians_of_what_is_known(length: int) -> None:
     values[:, 0] = 1
     assert medians_of_known(values).tolist() == np.nanmedian(values, axis=1).tolist()
     assert np.isnan(medians_of_known(np.full((2, length), np.nan))).all()
-
-
-MOST = np.iinfo(np.int64).max
-INTEGERS = st.one_of(st.integers(-3, 3), st.integers(-300, 300), st.integers(-MOST - 1, MOST))
-NUMBERS = arrays(np.int64, st.integers(0, 40), elements=INTEGERS)
-
-
-@given(NUMBERS, NUMBERS)
-def test_sets(values: Int64, others: Int64) -> None:
-    mine, theirs = set(values.tolist()), set(others.tolist())
-    assert distinct_values(values).tolist() == sorted(mine)
-    assert is_in(values, others).tolist() == [value in theirs for value in values.tolist()]
-
-
-def test_sets_of_few_and_of_narrow_values() -> None:
-    bytes_ = np.array([[3, 255], [3, 0]], np.uint8)
-    assert distinct_values(bytes_).tolist() == [0, 3, 255]
-    assert is_in(bytes_, [255, -1, 256, 3]).tolist() == [[True, True], [True, False]]
-    assert is_in(bytes_, range(3, 300)).tolist() == [[True, True], [True, False]]
-    assert is_in(bytes_, range(3, MOST, MOST // 20)).tolist() == [[True, False], [True, False]]
-    one = np.array([7])
-    assert not np.shares_memory(distinct_values(one), one)
-    assert is_in(7, one)
 
 
 @pytest.mark.parametrize(
