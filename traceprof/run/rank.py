@@ -158,22 +158,18 @@ class Rank(RankInfo, frozen=True, eq=False):
     @derived
     def compute(self) -> Intervals:
         """Time in which a kernel that does not communicate ran."""
-        kernels, graphs = self.operations.kernels, self.operations.graphs
-        chosen = ~self.is_communication_kernel
-        return _union((kernels, chosen), (graphs, None))
+        graphs = self.operations.graphs
+        return _union(*self.counted[0], (graphs.start_ns, graphs.end_ns))
 
     @derived
     def communication(self) -> Intervals:
         """Time in which a communication kernel or a peer copy ran."""
-        return _union(
-            (self.operations.kernels, self.is_communication_kernel),
-            (self.operations.copies, self.is_peer_copy),
-        )
+        return _union(*self.communication_spans)
 
     @derived
     def copy(self) -> Intervals:
         """Time in which a copy that is not communication, or a memory set, ran."""
-        return _union((self.operations.copies, ~self.is_peer_copy), (self.operations.memsets, None))
+        return _union(*self.counted[2])
 
     @derived
     def busy(self) -> Intervals:
@@ -543,9 +539,5 @@ def _last(group: Operations, time_ns: int, is_met: Callable[[Int64], Mask]) -> i
     return -1
 
 
-def _union(*groups: tuple[Operations, Mask | None]) -> Intervals:
-    sets = []
-    for operations, chosen in groups:
-        selected: Mask | slice = slice(None) if chosen is None else chosen
-        sets.append(intervals.union(operations.start_ns[selected], operations.ends(selected)))
-    return intervals.merge(*sets)
+def _union(*spans: tuple[Int64, Int64]) -> Intervals:
+    return intervals.merge(*(intervals.union(start, end) for start, end in spans))

@@ -181,7 +181,6 @@ class KinetoTrace(Trace):
         return process
 
     def thread_number(self, thread: int) -> int:
-        """Return the id of a thread in the trace."""
         return thread
 
     @property
@@ -242,7 +241,6 @@ class KinetoTrace(Trace):
 
     @cached_property
     def operations(self) -> Mapping[RankKey, RankOperations]:
-        """GPU operations by device."""
         return records.read_operations(self._content, self._process)
 
     def move_operations(self, key: RankKey, by_ns: int) -> None:
@@ -256,12 +254,10 @@ class KinetoTrace(Trace):
 
     @cached_property
     def kernel_names(self) -> Mapping[int, str]:
-        """Names of kernels by number."""
         return {number: self._content.names[number] for number, *_ in self._content.signatures}
 
     @cached_property
     def api_names(self) -> Mapping[int, str]:
-        """Names of API calls by number."""
         calls = self._api_calls or NO_API_CALLS
         return {key: self._content.names[key] for key in calls.packed_name.distinct.tolist()}
 
@@ -301,7 +297,6 @@ class KinetoTrace(Trace):
 
     @cached_property
     def label_ranges(self) -> Mapping[int, LabelRanges]:
-        """The ranges of `instrument` by process."""
         ranges = None if self._annotations is None else records.read_labels(self._annotations)
         return {} if ranges is None else {self._process: ranges}
 
@@ -311,14 +306,12 @@ class KinetoTrace(Trace):
         process: int | None = None,
         until: re.Pattern[str] | None = None,
     ) -> dict[int, NamedRanges]:
-        """Return the annotations with a match in their name, by process."""
         if self._annotations is None or process not in {None, self._process}:
             return {}
         ranges = records.matching(self._annotations, matching, until)
         return {self._process: ranges} if len(ranges.names) else {}
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
-        """Return the ends of annotations of a process, and their threads."""
         annotations = self._annotations
         if annotations is None or process != self._process:
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -412,7 +405,6 @@ class KinetoTrace(Trace):
 
     @property
     def gpus(self) -> Sequence[str]:
-        """Names of the GPUs that the process sees."""
         return tuple(device.name for device in self._devices.values() if device.name)
 
     def program(self, process: int) -> str | None:

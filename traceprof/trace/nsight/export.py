@@ -182,7 +182,6 @@ class NsightTrace(Capture):
 
     @property
     def origin(self) -> str:
-        """The Nsight Systems that exported it, in words."""
         if self.product_version is None:
             return "an Nsight Systems without a version (2020 or 2021)"
         return f"Nsight Systems {self.product_version}"
@@ -264,7 +263,6 @@ class NsightTrace(Capture):
 
     @_ReadAgain
     def api_names(self) -> Mapping[int, str]:
-        """Names of API calls by StringIds.id, without the suffix of their version."""
         ids: set[int] = set().union(
             *(call.packed_name.distinct.tolist() for call in self._api_calls.values())
         )
@@ -311,7 +309,6 @@ class NsightTrace(Capture):
         return self._host_activities.get(process, model.NO_ACTIVITY)
 
     def others_ran(self, times_ns: Int64, threads: Int64) -> Mask | None:
-        """Return at which times another thread was on a CPU directly before, by thread switches."""
         return host.others_ran(self._database, times_ns, threads)
 
     def quiet_switches(self, process: int) -> model.ThreadSwitches:
@@ -357,11 +354,9 @@ class NsightTrace(Capture):
         process: int | None = None,
         until: re.Pattern[str] | None = None,
     ) -> dict[int, NamedRanges]:
-        """Return NVTX ranges by process: see `nvtx.ranges_named`."""
         return nvtx.ranges_named(self._nvtx_events, matching, process, until)
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
-        """Return the ends of ranges: see `nvtx.range_ends`."""
         return nvtx.range_ends(self._nvtx_events, process)
 
     def range_table(self, process: int) -> RangeTable | None:
@@ -389,7 +384,7 @@ class NsightTrace(Capture):
         return self._mpi_rank(process) if rank is None else rank
 
     def _mpi_rank(self, process: int) -> int | None:
-        ranks = self.mpi_ranks(process)
+        ranks = self.mpi_ranks.get(process)
         ranks = ranks or nvtx.mpi_ranks(self._nvtx_thread_names).get(process, set())
         return next(iter(ranks)) if len(ranks) == 1 else None
 

@@ -18,6 +18,7 @@ from traceprof.trace.nsight.rows import (
     RowsByKey,
     check_times,
     of_processes,
+    read_rows,
     read_strings,
     read_thread_names,
 )
@@ -255,16 +256,16 @@ def _sampled(
 
     The symbol is the innermost one, or of some (`among`) the outermost.
     """
-    sample, time, thread = _rows(database, schema.SAMPLES, ("id", "start", "globalTid"), threads)
-    parts = [(np.empty(0, np.int64),) * 3]
-    expect_rows(database, [schema.CALL_CHAINS])
-    for chunk in read_columns(database, schema.CALL_CHAINS, ("id", "symbol", "stackDepth")):
-        of_sample, symbol, depth = (chunk[name] for name in ("id", "symbol", "stackDepth"))
-        chosen = of_sample != NULL
-        chosen &= depth == 0 if among is None else is_in(symbol, among)
-        parts.append((of_sample[chosen], symbol[chosen], -depth[chosen]))
-    of_sample, symbol, place = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = np.lexsort((place, of_sample))
+    sample, time, thread = _of_threads(
+        database, schema.SAMPLES, ("id", "start", "globalTid"), threads
+    )
+
+    def is_wanted(chunk: Mapping[str, Int64]) -> Mask:
+        return chunk["stackDepth"] == 0 if among is None else is_in(chunk["symbol"], among)
+
+    rows = read_rows(database, schema.CALL_CHAINS, ("id",), ("symbol", "stackDepth"), is_wanted)
+    of_sample, symbol, depth = rows.values()
+    order = np.lexsort((-depth, of_sample))
     distinct, first = np.unique(of_sample[order], return_index=True)
     symbol = np.append(symbol[order][first], NULL)
     found = np.searchsorted(distinct, sample)
@@ -275,7 +276,7 @@ def _sampled(
 def _read_switches(database: Database, threads: Int64) -> dict[int, model.ThreadSwitches]:
     if not database.has(schema.SWITCHES, *_SWITCH):
         return {}
-    time, is_on, thread = _rows(database, schema.SWITCHES, _SWITCH, threads)
+    time, is_on, thread = _of_threads(database, schema.SWITCHES, _SWITCH, threads)
     check_times(database, schema.SWITCHES, time, time)
     order = np.lexsort((is_on != 0, time, thread))
     thread = thread[order]
@@ -310,18 +311,13 @@ def others_ran(database: Database, times_ns: Int64, threads: Int64) -> Mask | No
     return ran
 
 
-def _rows(
+def _of_threads(
     database: Database, table: str, columns: Sequence[str], threads: Int64
 ) -> tuple[Int64, ...]:
-    """Columns of a table, the last one threads, without rows with NULL; int64[n] each."""
-    parts: list[tuple[Int64, ...]] = [tuple(np.empty(0, np.int64) for _ in columns)]
-    expect_rows(database, [table])
-    for chunk in read_columns(database, table, columns):
-        chosen = np.isin(chunk[columns[-1]], threads)
-        for name in columns[:-1]:
-            chosen &= chunk[name] != NULL
-        parts.append(tuple(chunk[name][chosen] for name in columns))
-    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+    rows = read_rows(
+        database, table, columns, is_wanted=lambda chunk: np.isin(chunk["globalTid"], threads)
+    )
+    return tuple(rows.values())
 
 
 def read_spans(
@@ -330,23 +326,19 @@ def read_spans(
     """Spans of some threads (None for all), by process; `tables`: with the column of names."""
     parts: list[tuple[Int64, ...]] = []
     jit = NULL + 1  # no id of a string
+
+    def is_wanted(chunk: Mapping[str, Int64]) -> Mask:
+        thread = chunk["globalTid"]
+        return np.ones(len(thread), np.bool_) if threads is None else np.isin(thread, threads)
+
     for table, name in tables:
-        if not database.has(table, "start", "globalTid"):
-            continue
-        columns = [column for column in ("end", name) if column and database.has(table, column)]
-        expect_rows(database, [table])
-        for chunk in read_columns(database, table, ("start", "globalTid", *columns)):
-            start, thread = chunk["start"], chunk["globalTid"]
-            chosen = (start != NULL) & (thread != NULL)
-            if threads is not None:
-                chosen &= np.isin(thread, threads)
-            start, thread = start[chosen], thread[chosen]
-            unknown = np.full(len(start), NULL, np.int64)
-            end = chunk["end"][chosen] if "end" in chunk else unknown
-            check_times(database, table, start, np.maximum(start, end))
-            end = np.where(end == NULL, OPEN_END, np.maximum(start, end))
-            ids = chunk[name][chosen] if name in columns and name else unknown
-            parts.append((start, end, thread, ids if name else np.full(len(start), jit)))
+        optional = ["end", *([] if name is None else [name])]
+        rows = read_rows(database, table, ("start", "globalTid"), optional, is_wanted)
+        start, end = rows["start"], np.maximum(rows["start"], rows["end"])
+        check_times(database, table, start, end)
+        end = np.where(rows["end"] == NULL, OPEN_END, end)
+        ids = np.full(len(start), jit) if name is None else rows[name]
+        parts.append((start, end, rows["globalTid"], ids))
     if not parts:
         return {}
     start, end, thread, ids = (np.concatenate(column) for column in zip(*parts, strict=True))

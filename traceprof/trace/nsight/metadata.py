@@ -49,7 +49,6 @@ class Capture(Trace):
 
     @cached_property
     def session(self) -> Session:
-        """The place and the time of the capture."""
         start = self._database.rows(schema.SESSION_START, {"utcTime": str})
         variables = (self.environment.get(variable) for variable in _HOST_VARIABLES)
         # Events distinguish times in UTC from times since the start.
@@ -113,11 +112,9 @@ class Capture(Trace):
 
     @property
     def gpus(self) -> Sequence[str]:
-        """Names of the machine's NVIDIA GPUs."""
         return [board["name"] for board in self._boards if board["name"]]
 
     def program(self, process: int) -> str | None:
-        """Return the name of the program of a process."""
         rows = self._database.rows(schema.PROCESSES, {"globalPid": int, "name": str})
         return next((row["name"] for row in rows if row["globalPid"] == process), None)
 
@@ -133,7 +130,6 @@ class Capture(Trace):
         return _only({name for name in names if name})
 
     def compute_capability(self, key: RankKey) -> tuple[int, int] | None:
-        """Return the compute capability of the rank's GPU, if known."""
         device, _ = self._device(key)
         boards = [board for board in self._boards if _may_be(board, device)]
         kinds = {(board["computeMajor"], board["computeMinor"]) for board in boards}
@@ -173,12 +169,7 @@ class Capture(Trace):
         return {row["processId"] for row in rows if row["processId"] is not None}
 
     def num_threads(self, process: int) -> int | None:
-        """Return the number of threads of the process with events; None if unknown."""
         return self._threads.get(process)
-
-    def mpi_ranks(self, process: int) -> set[int]:
-        """Return the ranks of the process in MPI_RANKS: one, unless the rows disagree."""
-        return self._mpi_ranks.get(process, set())
 
     def diagnostics(self) -> list[str]:
         """Return Nsight's own warnings about incomplete data."""
@@ -232,7 +223,8 @@ class Capture(Trace):
         return Counter(map(schema.process_of_thread, threads))
 
     @cached_property
-    def _mpi_ranks(self) -> dict[int, set[int]]:
+    def mpi_ranks(self) -> dict[int, set[int]]:
+        """The ranks of each process in MPI_RANKS: one, unless the rows disagree."""
         ranks: dict[int, set[int]] = defaultdict(set)
         for row in self._database.rows(schema.MPI_RANKS, {"globalTid": int, "rank": int}):
             rank = NULL if row["rank"] is None else row["rank"]

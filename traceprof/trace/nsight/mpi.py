@@ -12,15 +12,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from traceprof.intervals import Int64
+from traceprof.intervals import NO_NUMBERS, Int64
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, numbered
 from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS, MpiCalls
 from traceprof.trace.model.special_values import NULL, OPEN_END, UNKNOWN
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.rows import check_times, read_strings
+from traceprof.trace.nsight.rows import check_times, read_rows, read_strings
 from traceprof.trace.sqlite.database import Database
-from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 Columns = dict[str, Int64]
 
@@ -107,27 +106,20 @@ def _read(database: Database, tables: list[str]) -> Columns:
 
     `kind` is the number of the operation, unknown for a wait.
     """
-    names = ("start", "end", "process", "kind", *_COLUMNS)
-    parts: dict[str, list[Int64]] = {name: [np.empty(0, np.int64)] for name in names}
+    parts: dict[str, list[Int64]] = {
+        name: [NO_NUMBERS] for name in ("start", "end", "process", "kind", *_COLUMNS)
+    }
     for table in tables:
-        if not database.has(table, "start", "end", "globalTid", schema.MPI_NAME):
-            continue
-        held = [name for name in _COLUMNS if database.has(table, name)]
-        expect_rows(database, [table])
-        for chunk in read_columns(
-            database, table, ("start", "end", "globalTid", schema.MPI_NAME, *held)
-        ):
-            kind = _kinds(database, chunk[schema.MPI_NAME])
-            chosen = (kind != _NO_CALL) & (chunk["start"] != NULL) & (chunk["globalTid"] != NULL)
-            start, end = chunk["start"][chosen], chunk["end"][chosen]
-            check_times(database, table, start, np.maximum(start, end))
-            parts["start"].append(start)
-            parts["end"].append(np.where(end == NULL, OPEN_END, np.maximum(start, end)))
-            parts["process"].append(schema.process_of_thread(chunk["globalTid"][chosen]))
-            parts["kind"].append(kind[chosen])
-            for name in _COLUMNS:
-                of_rows = chunk[name][chosen] if name in held else np.full(len(start), NULL)
-                parts[name].append(of_rows)
+        optional = ("end", schema.MPI_NAME, *_COLUMNS)
+        rows = read_rows(database, table, ("start", "globalTid"), optional)
+        rows["kind"] = _kinds(database, rows[schema.MPI_NAME])
+        rows = {name: values[rows["kind"] != _NO_CALL] for name, values in rows.items()}
+        end = np.maximum(rows["start"], rows["end"])
+        check_times(database, table, rows["start"], end)
+        rows["end"] = np.where(rows["end"] == NULL, OPEN_END, end)
+        rows["process"] = schema.process_of_thread(rows["globalTid"])
+        for name, of_tables in parts.items():
+            of_tables.append(rows[name])
     columns = {name: np.concatenate(values) for name, values in parts.items()}
     order = np.lexsort((columns["end"], columns["start"]))
     return {name: values[order] for name, values in columns.items()}

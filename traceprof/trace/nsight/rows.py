@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from traceprof.intervals import Int64
+import numpy as np
+
+from traceprof.intervals import NO_NUMBERS, Int64, Mask
 from traceprof.trace.columns import Column, ColumnBuilder, Rows
 from traceprof.trace.grouping import distinct_values, groups
-from traceprof.trace.model import special_values
+from traceprof.trace.model.special_values import NULL, are_times
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.database import Database
+from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 # A report is of one machine, with a few processes per GPU. Without a limit, random ids would make
 # every operation a rank.
@@ -19,7 +22,7 @@ _MAX_PROCESSES = 1024
 
 def check_times(database: Database, table: str, start: Int64, end: Int64) -> None:
     """Raise a TraceFormatError if times are beyond any clock."""
-    if not special_values.are_times(start, end):
+    if not are_times(start, end):
         raise database.damaged(f"{table} holds times beyond any clock")
 
 
@@ -27,6 +30,31 @@ def check_few_processes(database: Database, table: str, num_processes: int) -> N
     """Raise a TraceFormatError if there are more processes than a machine runs."""
     if num_processes > _MAX_PROCESSES:
         raise database.damaged(f"{table} names more than {_MAX_PROCESSES} processes")
+
+
+def read_rows(
+    database: Database,
+    table: str,
+    needed: Sequence[str],
+    optional: Sequence[str] = (),
+    is_wanted: Callable[[Mapping[str, Int64]], Mask] | None = None,
+) -> dict[str, Int64]:
+    """Read the wanted rows of a table that have all needed values; int64[n] each.
+
+    An optional column that the table lacks is NULL; a table that lacks a needed one has no rows.
+    """
+    parts = {name: [NO_NUMBERS] for name in (*needed, *optional)}
+    if database.has(table, *needed):
+        expect_rows(database, [table])
+        held = [name for name in parts if database.has(table, name)]
+        for chunk in read_columns(database, table, held):
+            chosen = np.logical_and.reduce([chunk[name] != NULL for name in needed])
+            if is_wanted is not None:
+                chosen &= is_wanted(chunk)
+            unknown = np.full(len(chosen), NULL)
+            for name, of_chunks in parts.items():
+                of_chunks.append(chunk.get(name, unknown)[chosen])
+    return {name: np.concatenate(of_chunks) for name, of_chunks in parts.items()}
 
 
 SomeRows = TypeVar("SomeRows", bound=Rows)
