@@ -11,14 +11,12 @@ from tests.support.databases import query, refuse
 from tests.support.selection import in_turn, known
 from traceprof import labels
 from traceprof.analysis import analyze
-from traceprof.errors import TraceFormatError
 from traceprof.labels import Label
 from traceprof.trace.model.communication_calls import read_call
 from traceprof.trace.model.ranges import LabelRanges, NamedRanges
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.export import NsightTrace
-from traceprof.trace.nsight.nvtx import read_events
 from traceprof.trace.open import open_trace
 from traceprof.trace.sqlite import read_columns as reader
 
@@ -138,9 +136,8 @@ def test_no_events(tmp_path: Path) -> None:
     path = tmp_path / "t.sqlite"
     TraceBuilder().kernel(0, 1).write(path)
     with closing(opened(path)) as trace:
-        assert len(read_events(trace._database).kind) == 0
-        assert trace.ranges(re.compile("")) == {}
-        assert trace.thread_names == {}
+        assert trace.ranges(re.compile("")) == trace.thread_names == {}
+        assert trace.range_table(global_pid()) is trace.marks(global_pid()) is None
     path.unlink()
     TraceBuilder().raw(schema.NVTX.name).write(path)
     with closing(opened(path)) as trace:
@@ -242,22 +239,6 @@ def test_rows_that_mean_nothing(tmp_path: Path) -> None:
     assert [row[:2] for row in rows(only(builder.write(tmp_path)))] == [(0, 9), (5, 5)]
 
 
-@pytest.mark.parametrize("column", ["start", "globalTid", "domainId"])
-def test_text_where_an_integer_belongs(tmp_path: Path, column: str) -> None:
-    builder = TraceBuilder().label("step 0", 0, 9)
-    row = {"start": 0, "end": 9, "eventType": 59, "domainId": 1, "globalTid": global_tid()}
-    builder.raw("NVTX_EVENTS", **(row | {column: "1x"}), text="step 1")
-    path = builder.write(tmp_path)
-    with pytest.raises(TraceFormatError, match="where an integer belongs"):
-        ranges_of(path)
-
-
-def test_times_beyond_any_clock(tmp_path: Path) -> None:
-    path = TraceBuilder().label("step 0", 0, 1 << 62).write(tmp_path)
-    with pytest.raises(TraceFormatError, match="beyond any clock"):
-        ranges_of(path)
-
-
 # -- labels of calls ------------------------------------------------------------------------------
 
 
@@ -283,25 +264,27 @@ def test_functions(function: str, operation: str) -> None:
     assert (call.fields.bytes, call.fields.communicator, call.fields.world_size) == (size, "tp", 4)
 
 
-def test_ranges_around_others() -> None:
-    for name, operation in (("batch_isend_irecv", "SendRecv"), ("coalesced", "Unknown")):
-        call = known(read_call(Label(name, {"group": "0", "rank": "1", "size": "2"})))
-        assert (call.operation, call.is_container) == (operation, True)
+NO_FACTS: dict[str, str] = {}
 
 
 @pytest.mark.parametrize(
-    "label",
+    ("name", "facts", "operation"),
     [
-        Label("all_reduce"),  # the user's own range
-        Label("coalesced"),
-        Label("forward"),
-        Label("wait", {"op": "all_reduce", "group": "0", "seq": "1"}),
-        Label("bucket", {"index": "0", "bytes": "4", "last": "1"}),
-        Label("to h2d", {"bytes": "4", "pinned": "1"}),
+        ("batch_isend_irecv", {"group": "0", "rank": "1", "size": "2"}, "SendRecv"),
+        ("coalesced", {"group": "0", "rank": "1", "size": "2"}, "Unknown"),
+        ("all_reduce", NO_FACTS, None),  # the user's own range
+        ("coalesced", NO_FACTS, None),
+        ("forward", NO_FACTS, None),
+        ("wait", {"op": "all_reduce", "group": "0", "seq": "1"}, None),
+        ("bucket", {"index": "0", "bytes": "4", "last": "1"}, None),
+        ("to h2d", {"bytes": "4", "pinned": "1"}, None),
     ],
 )
-def test_labels_of_no_call(label: Label) -> None:
-    assert read_call(label) is None
+def test_labels_around_calls_and_of_none(
+    name: str, facts: dict[str, str], operation: str | None
+) -> None:
+    call = read_call(Label(name, facts))
+    assert (call and (call.operation, call.is_container)) == (operation and (operation, True))
 
 
 def test_running_numbers_are_read_from_texts_and_from_payloads_alike(tmp_path: Path) -> None:

@@ -62,55 +62,40 @@ def test_longer_ones_come_first_and_open_ones_are_the_longest(tmp_path: Path) ->
     ]
 
 
-def test_rows_without_start_thread_or_name(tmp_path: Path) -> None:
-    known = {"eventType": schema.NVTX_PUSH_POP, "globalTid": global_tid(), "domainId": 0}
-    builder = TraceBuilder().nvtx("a", 1, 2)
-    builder.raw(schema.NVTX.name, **known, start=None, end=9, text="no start")
-    builder.raw(schema.NVTX.name, **{**known, "globalTid": None}, start=3, end=9, text="no thread")
-    builder.raw(schema.NVTX.name, **known, start=4, end=9, text=None, textId=None)
-    builder.raw(schema.NVTX.name, **known, start=5, end=9, text="", textId=987_654)
-    builder.raw(schema.NVTX.name, **known, start=6, end=9, text="", textId=900)
-    builder.raw(schema.STRINGS, id=900, value="registered")
-    path = builder.write(tmp_path)
-    assert [row[:3] for row in tables(path)[1000]] == [
-        (1, 2, "a"),
-        (4, 9, "(unnamed)"),
-        (5, 9, "(unnamed)"),
-        (6, 9, "registered"),
-    ]
+TEXTS = [
+    ("a", None, "a"),
+    (None, None, "(unnamed)"),
+    ("", 987_654, "(unnamed)"),
+    ("", 900, "registered"),
+    ("zero\0byte", None, "zero"),  # a text ends where C ends it
+    ("with, comma", None, "with, comma"),
+    ("ünïcode 🚀", None, "ünïcode 🚀"),
+    ("new\nline", None, "new\nline"),
+    (b"\xff\x00\xfe", None, "�"),
+    (17, None, "17"),
+    ("x" * 5000, None, "x" * 1000),
+]
 
 
-def test_texts_of_any_letters(tmp_path: Path) -> None:
-    builder = TraceBuilder().nvtx("zero\0byte", 1, 2).nvtx("with, comma", 3, 4)
-    path = builder.nvtx("ünïcode 🚀", 5, 6).nvtx("new\nline", 7, 8).write(tmp_path)
-    names = [name for _, _, name, _, _ in tables(path)[1000]]
-    # A text ends where C ends it.
-    assert names == ["zero", "with, comma", "ünïcode 🚀", "new\nline"]
+def test_names_and_rows_without_start_or_thread(tmp_path: Path) -> None:
+    row = {"eventType": schema.NVTX_PUSH_POP, "globalTid": global_tid(), "domainId": 0, "end": 99}
+    builder = TraceBuilder().raw(schema.STRINGS, id=900, value="registered")
+    for start, (text, text_id, _) in enumerate(TEXTS):
+        builder.raw(schema.NVTX.name, **row, start=start, text=text, textId=text_id)
+    builder.raw(schema.NVTX.name, **row, start=None, text="no start")
+    builder.raw(schema.NVTX.name, **{**row, "globalTid": None}, start=3, text="no thread")
+    found = [(start, name) for start, _, name, *_ in tables(builder.write(tmp_path))[1000]]
+    assert found == [*enumerate(name for *_, name in TEXTS)]
 
 
-def test_names_that_are_no_text(tmp_path: Path) -> None:
-    known = {"eventType": schema.NVTX_PUSH_POP, "globalTid": global_tid(), "domainId": 0}
-    builder = TraceBuilder().raw(schema.NVTX.name, **known, start=1, end=9, text=b"\xff\x00\xfe")
-    builder.raw(schema.NVTX.name, **known, start=2, end=9, text=17)
-    builder.raw(schema.NVTX.name, **known, start=3, end=9, text="x" * 5000)
-    names = [name for _, _, name, _, _ in tables(builder.write(tmp_path))[1000]]
-    assert names == ["�", "17", "x" * 1000]
-
-
-def test_only_ids_of_strings(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("columns", "names"), [(["text"], ["a", "b"]), (["text", "textId"], ["(unnamed)"] * 2)]
+)
+def test_exports_without_texts(columns: list[str], names: list[str], tmp_path: Path) -> None:
     builder = TraceBuilder().nvtx("a", 1, 2, registered=True).nvtx("b", 3, 4, registered=True)
-    path = builder.without(schema.NVTX.name, "text").write(tmp_path)
-    assert [name for _, _, name, _, _ in tables(path)[1000]] == ["a", "b"]
-
-
-def test_neither_texts_nor_ids(tmp_path: Path) -> None:
-    builder = TraceBuilder().nvtx("a", 1, 2).without(schema.NVTX.name, "text")
-    path = builder.without(schema.NVTX.name, "textId").write(tmp_path)
-    assert [name for _, _, name, _, _ in tables(path)[1000]] == ["(unnamed)"]
-
-
-def test_no_ranges(tmp_path: Path) -> None:
-    assert tables(TraceBuilder().kernel(0, 1).write(tmp_path)) == {}
+    for column in columns:
+        builder.without(schema.NVTX.name, column)
+    assert [name for _, _, name, _, _ in tables(builder.write(tmp_path))[1000]] == names
 
 
 @pytest.mark.parametrize("numbered_every", [1, 10], ids=["many", "few"])
@@ -128,23 +113,31 @@ def test_many_rows_in_chunks(
     assert [(start, name) for start, _, name, _, _ in found] == [*enumerate(names)]
 
 
+READS: dict[int, Callable[[NsightTrace], object]] = {
+    schema.NVTX_PUSH_POP: lambda trace: trace.range_table(global_pid()),
+    schema.NVTX_START_END: lambda trace: trace.label_ranges,
+    schema.NVTX_MARK: lambda trace: trace.marks(global_pid()),
+}
+
+
+@pytest.mark.parametrize("event_type", READS)
 @pytest.mark.parametrize(
-    ("start", "event_type", "said"),
+    ("column", "value", "said"),
     [
-        ("soon", schema.NVTX_PUSH_POP, "soon"),
-        (1 << 62, schema.NVTX_PUSH_POP, "beyond any clock"),
-        (1 << 62, schema.NVTX_MARK, "beyond any clock"),
+        ("start", "soon", "'soon' where an integer belongs"),
+        ("globalTid", "1x", "where an integer belongs"),
+        ("domainId", "1x", "where an integer belongs"),
+        ("start", 1 << 62, "beyond any clock"),
     ],
 )
-def test_a_time_that_is_none_is_an_error(
-    start: object, event_type: int, said: str, tmp_path: Path
+def test_what_is_no_time_or_number_is_an_error(
+    column: str, value: object, said: str, event_type: int, tmp_path: Path
 ) -> None:
-    row = {"eventType": event_type, "globalTid": global_tid(), "start": start, "text": "a"}
-    with (
-        closing(NsightTrace(TraceBuilder().raw(schema.NVTX.name, **row).write(tmp_path))) as trace,
-        pytest.raises(TraceFormatError, match=said),
-    ):
-        _ = trace.range_table(global_pid()), trace.marks(global_pid())
+    row = {"eventType": event_type, "globalTid": global_tid(), "start": 0, "domainId": 1}
+    builder = TraceBuilder().label("step 0", 0, 9)
+    path = builder.raw(schema.NVTX.name, **(row | {column: value}), text="a").write(tmp_path)
+    with closing(NsightTrace(path)) as trace, pytest.raises(TraceFormatError, match=said):
+        READS[event_type](trace)
 
 
 def test_threads_are_named_by_nvtx_or_by_the_system(tmp_path: Path) -> None:
@@ -186,12 +179,6 @@ def test_marks_are_moments_of_their_threads(tmp_path: Path) -> None:
         2000: [(5, "elsewhere", 2000)],
     }
     assert len(known(ranges)) == 1
-
-
-def test_without_marks_there_are_none(tmp_path: Path) -> None:
-    trace = NsightTrace(TraceBuilder().nvtx("a", 0, 5).write(tmp_path))
-    assert trace.marks(global_pid()) is None
-    trace.close()
 
 
 @pytest.mark.parametrize("release", [NsightTrace.release, NsightTrace.unload])
