@@ -65,18 +65,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "t.sqlite"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("part", range(3))
-def test_cut_short_at_every_page(samples: dict[str, bytes], path: Path, part: int) -> None:
-    for name, data in samples.items():
-        size = page_size(data)
-        for boundary in range(part * size, len(data), 3 * size):
-            for length in (boundary - 1, boundary, boundary + 1)[:: 1 if name == "deep" else 2]:
-                if length > 0:
-                    path.write_bytes(data[:length])
-                    assert "cut short" in attempt(path).line
-
-
 def test_cut_short_at_any_byte(samples: dict[str, bytes], path: Path) -> None:
     chosen = random.Random(1)
     data = samples["deep"]

@@ -2,22 +2,13 @@
 
 import random
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.databases import BOUNDARIES, PAGE_SIZES, outcome, reserve, written
 from tests.support.selection import long_after
-
-Damage = Callable[[bytearray, random.Random], None]
-Row = tuple[Any, ...]
-
-
-# -- generated databases -------------------------------------------------------------------------
-
 
 TYPES = ["INTEGER"] * 6 + [
     "INT", "BIGINT", "UNSIGNED BIG INT", "TEXT", "REAL", "BLOB", "NUMERIC", "",

@@ -2,10 +2,9 @@
 
 import random
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,12 +29,7 @@ from traceprof.trace.sqlite.database import quote
 from traceprof.trace.sqlite.pages import PADDING, Unsupported, varints
 from traceprof.trace.sqlite.records import layout_of
 
-Damage = Callable[[bytearray, random.Random], None]
-Row = tuple[Any, ...]
 _HOLDS_FILES = {"ANALYSIS_FILE"}
-
-
-# -- real exports and plain tables ---------------------------------------------------------------
 
 
 @pytest.mark.traces
