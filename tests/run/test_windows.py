@@ -8,6 +8,7 @@ from tests.reference.breakdown import reference
 from tests.reference.nsight_export import export_of
 from tests.reference.training import training as expected_training
 from tests.support.builders import TraceBuilder, global_tid
+from tests.support.selection import as_rows
 from tests.support.traces import ranks_of
 from traceprof.analysis import Options, RunResult, analyze_reports
 from traceprof.errors import UsageError
@@ -37,7 +38,7 @@ def check_all(path: Path) -> list[Training]:
             assert (result.before_ns, result.after_ns) == (expected.before_ns, expected.after_ns)
             steps = rank.steps
             columns = () if steps is None else (steps.number, steps.start_ns, steps.end_ns)
-            rows = list(zip(*(column.tolist() for column in columns), strict=True))
+            rows = as_rows(*columns)
             kept = rows[result.num_left_out :]
             if expected.basis == "periods":
                 check_launches(rank, expected.launches)

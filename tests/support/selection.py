@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import numpy.typing as npt
 import pytest
 from _pytest.mark import ParameterSet
 from hypothesis import HealthCheck, given, settings
@@ -100,6 +101,10 @@ class Uncollected:
 
 
 T = TypeVar("T")
+
+
+def as_rows(*columns: npt.NDArray[Any]) -> list[tuple[Any, ...]]:
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def known(value: T | None) -> T:

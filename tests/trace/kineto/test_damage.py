@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.profiler_events import PID, annotation, call, event, kernel, text
+from tests.support.selection import as_rows
 from traceprof.errors import TraceFormatError
 from traceprof.trace.kineto import document
 from traceprof.trace.model.trace import Trace
@@ -39,15 +40,8 @@ def opened(path: Path, data: str) -> Trace:
 def python_functions(trace: Trace) -> list[tuple[str, int, int]]:
     code = trace.python_functions(PID)
     assert code is not None
-    return [
-        (code.names[number], start, length)
-        for number, start, length in zip(
-            code.packed_name.values.tolist(),
-            code.start_ns.tolist(),
-            code.length_ns.tolist(),
-            strict=True,
-        )
-    ]
+    columns = as_rows(code.packed_name.values, code.start_ns, code.length_ns)
+    return [(code.names[number], start, length) for number, start, length in columns]
 
 
 def raw(document: str, name: str) -> str:
@@ -145,44 +139,19 @@ def test_zeros_in_a_document_come_from_copying(tmp_path: Path) -> None:
         opened(tmp_path / "x", document.replace('"ts": 20', "\0" * 8))
 
 
+OF_TENSORFLOW = [
+    {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/device:GPU:0"}},
+    {"ph": "X", "pid": 1, "tid": 2, "ts": 3, "dur": 4, "name": "gemm"},
+]
+GEMM = {"ph": "X", "name": "gemm", "pid": 1, "tid": 5, "ts": 1, "dur": 2}
 OTHERS = {
-    "the profiler of TensorFlow or JAX": {
-        "displayTimeUnit": "ns",
-        "traceEvents": [
-            {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/device:GPU:0"}},
-            {"ph": "X", "pid": 1, "tid": 2, "ts": 3, "dur": 4, "name": "gemm"},
-        ],
-    },
-    "VizTracer": {
-        "traceEvents": [{"ph": "X", "cat": "fee", "name": "f", "ts": 1, "dur": 2}],
-        "viztracer_metadata": {"version": "1.0"},
-    },
-    "rocprof": {
-        "traceEvents": [
-            {},
-            {"ph": "M", "pid": 6, "name": "process_name", "args": {"name": "GPU0"}},
-            {
-                "ph": "X",
-                "ts": "4",
-                "dur": "2",
-                "pid": "6",
-                "tid": "0",
-                "name": "gemm",
-                "args": {"BeginNs": "4000", "EndNs": "6000", "dev-id": "0", "queue-id": "0"},
-            },
-        ],
-        "otherData": {"HIP version": "6.0"},
-    },
-    "rocprofv3": [
-        {"ph": "X", "cat": "kernel_dispatch", "name": "gemm", "pid": 1, "tid": 5, "ts": 1, "dur": 2}
-    ],
-    "rocprof-sys": {
-        "traceEvents": [{"ph": "X", "cat": "rocm_hip_api", "name": "hipMalloc", "ts": 1, "dur": 2}]
-    },
+    "the profiler of TensorFlow or JAX": {"displayTimeUnit": "ns", "traceEvents": OF_TENSORFLOW},
+    "VizTracer": {"traceEvents": [GEMM | {"cat": "fee"}], "viztracer_metadata": {"version": "1.0"}},
+    "rocprof": {"traceEvents": [{}, GEMM | {"args": {"BeginNs": "4000", "EndNs": "6000"}}]},
+    "rocprofv3": [GEMM | {"cat": "kernel_dispatch"}],
+    "rocprof-sys": {"traceEvents": [GEMM | {"cat": "rocm_hip_api"}]},
     "speedscope": {"$schema": "https://www.speedscope.app/file-format-schema.json"},
-    "PyTorch's profiler before 1.8.1": [
-        {"name": "add", "ph": "X", "ts": 1.5, "dur": 2, "tid": 1, "pid": "CPU functions"}
-    ],
+    "PyTorch's profiler before 1.8.1": [GEMM | {"pid": "CPU functions"}],
 }
 
 

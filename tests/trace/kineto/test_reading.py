@@ -14,7 +14,7 @@ import pytest
 from backports import zstd
 
 from tests.support.profiler_events import PID, annotation, call, event, instant, kernel, text, write
-from tests.support.selection import known, long_after
+from tests.support.selection import as_rows, known, long_after
 from traceprof.errors import MissingExtraError, TraceFormatError
 from traceprof.run.opening import open_report
 from traceprof.trace.columns import Column
@@ -44,7 +44,7 @@ def opened(path: Path, data: str | bytes) -> Trace:
 def spans(trace: Trace, device: int = 0) -> list[tuple[int, int]]:
     (key,) = [key for key in trace.operations if key.device == device]
     kernels = trace.operations[key].kernels
-    return list(zip(kernels.start_ns.tolist(), kernels.end_ns.tolist(), strict=True))
+    return as_rows(kernels.start_ns, kernels.end_ns)
 
 
 DOCUMENT = {"schemaVersion": 1, "traceEvents": EVENTS}
@@ -483,7 +483,7 @@ def test_instant_events_of_threads_are_marks(tmp_path: Path) -> None:
     ]
     trace = opened(tmp_path / "x", text(events))
     marks = known(trace.marks(PID))
-    found = zip(marks.time_ns.tolist(), marks.name.tolist(), marks.thread.tolist(), strict=True)
+    found = as_rows(marks.time_ns, marks.name, marks.thread)
     # Times count from the first event that has a length.
     assert [(time, marks.names[name], thread) for time, name, thread in found] == [
         (-500, "saved", 2), (2250, "out of memory", 1), (3000, "read", 1),

@@ -8,6 +8,7 @@ import pytest
 
 from tests.reference import completeness, kineto
 from tests.support.claims import analyzed, assert_agrees
+from tests.support.selection import as_rows
 from tests.support.traces import OWN_PROFILES, REAL_FOLDER, ranks_of
 from traceprof.analysis import analyze_reports
 from traceprof.trace.model.communication_calls import OPERATIONS
@@ -57,10 +58,6 @@ def origin_of(trace: Trace, facts: dict[str, Any]) -> int:
     return kineto.first_start(facts) if start_ns is None else start_ns
 
 
-def rows(device: int, *columns: Any) -> list[tuple[Any, ...]]:
-    return [(device, *row) for row in zip(*(column.tolist() for column in columns), strict=True)]
-
-
 def memory(kind: int) -> str:
     return "" if kind == NULL else MemoryKind(kind).name.lower()
 
@@ -75,41 +72,31 @@ def test_every_event_is_read_to_the_nanosecond(real: tuple[Path, dict[str, Any]]
     for key, operations in trace.operations.items():
         of_rank = operations.kernels
         shapes = trace.signatures.shape[of_rank.signature]
-        for row, shape in zip(
-            rows(key.device, *columns(of_rank, origin), of_rank.name), shapes.tolist(), strict=True
-        ):
+        for *row, name, shape in as_rows(*columns(of_rank, origin), of_rank.name, shapes):
             grid, block = (() if NULL in part else tuple(part) for part in (shape[:3], shape[3:]))
-            kernels.append((*row[:-1], trace.kernel_names[row[-1]], grid, block))
+            kernels.append((key.device, *row, trace.kernel_names[name], grid, block))
         for group in (operations.copies, operations.memsets):
             facts_of = (group.bytes, group.kind, group.source_memory, group.destination_memory)
-            for *where, kind, source, target in rows(
-                key.device, *columns(group, origin), *facts_of
-            ):
-                copies.append((*where, KINDS[kind], memory(source), memory(target)))
+            for *where, kind, source, target in as_rows(*columns(group, origin), *facts_of):
+                ends = memory(source), memory(target)
+                copies.append((key.device, *where, KINDS[kind], *ends))
     assert sorted(kernels) == kineto.kernels(facts)
     assert sorted(copies) == kineto.copies(facts)
     (process,) = {key.process for key in trace.operations}
     assert process == kineto.main_process(facts)
     calls = trace.api_calls(process)
     assert calls is not None
-    found = zip(
-        *(
-            column.tolist()
-            for column in (calls.correlation, calls.start_ns, calls.end_ns, calls.thread)
-        ),
-        [trace.api_names[name] for name in calls.name.tolist()],
-        strict=True,
-    )
-    expected = kineto.api_calls(facts)
-    assert sorted((a, b + origin, c + origin, d, e) for a, b, c, d, e in found) == expected
+    times = calls.start_ns + origin, calls.end_ns + origin
+    read = as_rows(calls.correlation, *times, calls.thread, calls.name)
+    assert sorted((*row, trace.api_names[name]) for *row, name in read) == kineto.api_calls(facts)
     ranges = trace.range_table(process)
     named = kineto.annotated(facts)
     if ranges is None:
         assert named == []
         return
-    spans = zip(ranges.start_ns.tolist(), ranges.end_ns.tolist(), ranges.thread.tolist(),
-                ranges.name.tolist(), strict=True)  # fmt: skip
-    assert sorted((a + origin, b + origin, c, ranges.names[d]) for a, b, c, d in spans) == named
+    times = ranges.start_ns + origin, ranges.end_ns + origin
+    read = as_rows(*times, ranges.thread, ranges.name)
+    assert sorted((*row, ranges.names[name]) for *row, name in read) == named
 
 
 @pytest.mark.slow
@@ -130,20 +117,12 @@ def test_calls_tell_what_the_profiler_was_told(real: tuple[Path, dict[str, Any]]
     trace = open_trace(path)
     origin = origin_of(trace, facts)
     calls = trace.communication_calls(kineto.main_process(facts)).labelled
+    columns = calls.start_ns, calls.operation, calls.bytes, calls.communicator, calls.world_size
     found = [
         (start + origin, OPERATIONS[operation], size, calls.communicators[group], world)
-        for start, operation, size, group, world in zip(
-            *(
-                column.tolist()
-                for column in (
-                    calls.start_ns, calls.operation, calls.bytes, calls.communicator,
-                    calls.world_size,
-                )
-            ),
-            strict=True,
-        )
+        for start, operation, size, group, world in as_rows(*columns)
         if group >= 0
-    ]  # fmt: skip
+    ]
     assert sorted(found) == kineto.calls(facts)
 
 
@@ -188,8 +167,8 @@ def test_every_operator_and_function_of_the_host_is_read(real: tuple[Path, dict[
         if table is None:
             continue
         names = [table.names[number] for number in table.packed_name.values.tolist()]
-        columns = (table.start_ns + origin, table.end_ns + origin, table.packed_thread.values)
-        read = zip(*(column.tolist() for column in columns), names, strict=True)
+        times = table.start_ns + origin, table.end_ns + origin
+        read = as_rows(*times, table.packed_thread.values, np.array(names, object))
         assert sorted(read) == expected
 
 

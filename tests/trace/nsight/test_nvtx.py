@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
 from tests.support.databases import query, refuse
-from tests.support.selection import in_turn, known
+from tests.support.selection import as_rows, in_turn, known
 from traceprof import labels
 from traceprof.analysis import analyze
 from traceprof.labels import Label
@@ -100,16 +100,13 @@ def test_ranges(
 
 def rows_of(found: dict[int, NamedRanges]) -> dict[int, list[tuple[int, int, str, int]]]:
     return {
-        process: list(
-            zip(
-                ranges.start_ns.tolist(),
-                ranges.end_ns.tolist(),
-                ranges.names,
-                ranges.thread.tolist(),
-                strict=True,
+        process: [
+            (start, end, name, thread)
+            for name, (start, end, thread) in zip(
+                of.names, as_rows(of.start_ns, of.end_ns, of.thread), strict=True
             )
-        )
-        for process, ranges in found.items()
+        ]
+        for process, of in found.items()
     }
 
 
@@ -124,7 +121,7 @@ def test_ends_of_ranges_by_process(export: Path) -> None:
         for pid in (1000, 1001):
             process = global_pid(pid)
             time, thread = trace.range_ends(process)
-            assert sorted(zip(thread.tolist(), time.tolist(), strict=True)) == sorted(
+            assert sorted(as_rows(thread, time)) == sorted(
                 row for row in rows if schema.process_of_thread(row[0] or 0) == process
             )
             assert len(time) > 50
@@ -136,8 +133,8 @@ def test_no_events(tmp_path: Path) -> None:
     path = tmp_path / "t.sqlite"
     TraceBuilder().kernel(0, 1).write(path)
     with closing(opened(path)) as trace:
-        assert trace.ranges(re.compile("")) == trace.thread_names == {}
-        assert trace.range_table(global_pid()) is trace.marks(global_pid()) is None
+        assert (trace.ranges(re.compile("")), trace.thread_names) == ({}, {})
+        assert (trace.range_table(global_pid()), trace.marks(global_pid())) == (None, None)
     path.unlink()
     TraceBuilder().raw(schema.NVTX.name).write(path)
     with closing(opened(path)) as trace:
@@ -161,11 +158,8 @@ def only(path: Path) -> LabelRanges:
 
 
 def rows(ranges: LabelRanges) -> list[tuple[int, int, bool, str]]:
-    columns = (ranges.start_ns, ranges.end_ns, ranges.nests, ranges.text)
-    return [
-        (start, end, nests, ranges.texts[text])
-        for start, end, nests, text in zip(*(column.tolist() for column in columns), strict=True)
-    ]
+    columns = as_rows(ranges.start_ns, ranges.end_ns, ranges.nests, ranges.text)
+    return [(*row, ranges.texts[text]) for *row, text in columns]
 
 
 def test_pushed_and_started_ranges(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
-from tests.support.selection import known
+from tests.support.selection import as_rows, known
 from traceprof.errors import TraceFormatError
 from traceprof.trace.model.ranges import RangeTable
 from traceprof.trace.model.special_values import OPEN_END
@@ -27,12 +27,10 @@ def tables(path: Path) -> dict[int, list[Range]]:
 
 
 def listed(table: RangeTable) -> list[Range]:
-    columns = (table.start_ns, table.end_ns, table.name, table.thread, table.nests)
+    columns = as_rows(table.start_ns, table.end_ns, table.name, table.thread, table.nests)
     return [
         (start, end, table.names[name], thread & 0xFFFFFF, nests)
-        for start, end, name, thread, nests in zip(
-            *(column.tolist() for column in columns), strict=True
-        )
+        for start, end, name, thread, nests in columns
     ]
 
 
@@ -167,9 +165,7 @@ def test_marks_are_moments_of_their_threads(tmp_path: Path) -> None:
     marks = {
         pid: [
             (time, of.names[name], thread & 0xFFFFFF)
-            for time, name, thread in zip(
-                of.time_ns.tolist(), of.name.tolist(), of.thread.tolist(), strict=True
-            )
+            for time, name, thread in as_rows(of.time_ns, of.name, of.thread)
         ]
         for pid, of in found.items()
         if of is not None
@@ -228,9 +224,7 @@ def test_marks_of_a_real_export(report: str, count: int, traces: Path) -> None:
         (time, marks.names[name], thread)
         for marks in map(trace.marks, {schema.process_of_thread(row[2]) for row in expected})
         if marks is not None
-        for time, name, thread in zip(
-            marks.time_ns.tolist(), marks.name.tolist(), marks.thread.tolist(), strict=True
-        )
+        for time, name, thread in as_rows(marks.time_ns, marks.name, marks.thread)
     ]
     trace.close()
     assert len(found) == count

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.support.selection import known
+from tests.support.selection import as_rows, known
 from traceprof.trace.model.kinds import SynchronizationKind
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.open import open_trace
@@ -68,13 +68,9 @@ def test_waits_are_told_by_the_names_of_calls(real_trace: Path) -> None:
                 ids = id_or_null(row["streamId"]), id_or_null(row["eventId"])
                 expected.append((*times, row["correlationId"], int(kind), *ids))
             waits = known(trace.synchronizations(process))
-            columns = (
-                waits.start_ns, waits.end_ns, waits.correlation, waits.kind, waits.stream,
-                waits.event,
-            )  # fmt: skip
-            assert sorted(zip(*(column.tolist() for column in columns), strict=True)) == sorted(
-                expected
-            )
+            columns = waits.start_ns, waits.end_ns, waits.correlation, waits.kind
+            found = as_rows(*columns, waits.stream, waits.event)
+            assert sorted(found) == sorted(expected)
             assert (waits.start_ns[1:] >= waits.start_ns[:-1]).all()
         if not export.has_waits:
             assert trace.synchronizations(1) is None
@@ -89,21 +85,11 @@ def test_event_records_have_the_times_of_their_calls(real_trace: Path) -> None:
                 calls = export.calls.get((process, row["correlationId"]), [])
                 assert len(calls) <= 1
                 asked = calls[0][0] if calls else NULL
-                ids = (
-                    id_or_null(row["streamId"]),
-                    id_or_null(row["eventId"]),
-                    id_or_null(row.get("eventSyncId")),
-                )
-                expected.append((asked, row["correlationId"], *ids))
+                ids = map(row.get, ("streamId", "eventId", "eventSyncId"))
+                expected.append((asked, row["correlationId"], *map(id_or_null, ids)))
             records = known(trace.event_records(process))
-            columns = (
-                records.asked_ns,
-                records.correlation,
-                records.stream,
-                records.event,
-                records.recording,
-            )
-            found = list(zip(*(column.tolist() for column in columns), strict=True))
+            columns = records.asked_ns, records.correlation, records.stream, records.event
+            found = as_rows(*columns, records.recording)
             assert sorted(found) == sorted(expected)
             assert (records.asked_ns[1:] >= records.asked_ns[:-1]).all()
         if not export.has_records:
