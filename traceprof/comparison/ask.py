@@ -31,7 +31,14 @@ from traceprof.documents.analysis.model import Document
 from traceprof.errors import UsageError
 from traceprof.execution.options import Options, checked, listed, num_jobs
 from traceprof.progress import Progress
-from traceprof.run.mean_change import MIN_STEPS, Interval, mann_whitney, trend, usual_change
+from traceprof.run.mean_change import (
+    MIN_STEPS,
+    Interval,
+    MeanChange,
+    mann_whitney,
+    trend,
+    usual_change,
+)
 from traceprof.run.periods import about_periods
 from traceprof.units import duration
 from traceprof.version import __version__
@@ -125,9 +132,8 @@ def compared(
     matched = kernels(before.captures, after.captures, changes.compute_ns)
     checked = comparable(before.captures, after.captures, allow_different)
     spread = spreads(runs)
-    alone = _unrecorded(before.captures, after.captures)
-    step = _step(*steps, spread, alone, is_comparable=checked.is_comparable)
-    step.to_decide = to_decide(step, *steps, spread)
+    step = _step(*steps, spread, is_comparable=checked.is_comparable)
+    step.unrecorded = _unrecorded(before.captures, after.captures)
     unknown = next(why_incomplete(before.captures, after.captures), None)
     parts = [_part(part, *steps, unknown) for part in get_args(d.Part)]
     comparison = d.Comparison(
@@ -176,19 +182,11 @@ def _parts(means: Mapping[str, int]) -> d.Parts:
     )
 
 
-def _step(
-    before: Series,
-    after: Series,
-    spread: list[d.Spread],
-    alone: d.UnrecordedStep | None,
-    *,
-    is_comparable: bool,
-) -> d.Step:
+def _step(before: Series, after: Series, spread: list[d.Spread], *, is_comparable: bool) -> d.Step:
     values = before.step_ns, after.step_ns
-    change = change_of(parse("step:+0%"), before, after)
-    interval = None if change is None else change.interval
-    mix = None if change is None else change.at_same_mix
-    judged = None if change is None else change.judged
+    change = change_of("window_ns", "%", before, after) or MeanChange(0.0, None, None)
+    judged, mix = change.judged, change.at_same_mix
+    low, high = _fractions(change.interval)
     is_several = max(len(before.captures), len(after.captures)) > 1
     has_steps = before.has_steps and after.has_steps
     basis: d.Basis = "training" if not has_steps else "captures" if is_several else "steps"
@@ -196,30 +194,37 @@ def _step(
         None if median is None or not has_steps else round(median)
         for median in (before.median_ns, after.median_ns)
     ]
-    between = None if is_several or judged is None else beyond(judged, before, after, spread)
+    between = None if judged is None else beyond(judged, before, after, spread)
+    between_low, between_high = _fractions(between)
     verdict = verdict_of(judged, between) if is_comparable else "not comparable"
-    return d.Step(
+    step = d.Step(
         before_ns=round(values[0]),
         after_ns=round(values[1]),
         median_before_ns=medians[0],
         median_after_ns=medians[1],
         change=values[1] / values[0] - 1 if values[0] else None,
-        low=None if interval is None else interval.low / 100,
-        high=None if interval is None else interval.high / 100,
+        low=low,
+        high=high,
         at_same_mix=None
         if mix is None
         else d.AtSameMix(mix.change / 100, mix.interval.low / 100, mix.interval.high / 100),
         verdict=verdict,
         basis=basis,
-        between_low=None if between is None else between.low / 100,
-        between_high=None if between is None else between.high / 100,
+        between_low=between_low,
+        between_high=between_high,
         varying=widest(before, after, spread) if verdict == "differs" else None,
         between=[] if between is None else spread,
         usual=_usual(before, after, spread, is_comparable=is_comparable)
         if has_steps and not is_several
         else None,
-        unrecorded=alone,
     )
+    step.to_decide = to_decide(step, before, after, spread)
+    return step
+
+
+def _fractions(interval: Interval | None) -> tuple[float | None, float | None]:
+    """Return the ends of an interval in hundredths as fractions."""
+    return (None, None) if interval is None else (interval.low / 100, interval.high / 100)
 
 
 def _usual(
@@ -252,26 +257,25 @@ def _longer_cause(slow: Counter[str], num: int) -> str | None:
 
 
 def _unrecorded(before: Sequence[Document], after: Sequence[Document]) -> d.UnrecordedStep | None:
-    sides = unrecorded(before), unrecorded(after)
-    if sides[0] is None or sides[1] is None:
+    old, new = unrecorded(before), unrecorded(after)
+    if old is None or new is None:
         return None
-    old, new = sides[0], sides[1]
-    change = change_of(parse("step:+0%"), old, new)
-    interval = None if change is None else change.judged
+    change = change_of("window_ns", "%", old, new)
+    low, high = _fractions(None if change is None else change.judged)
     return d.UnrecordedStep(
         before_ns=round(old.step_ns),
         after_ns=round(new.step_ns),
         num_before=old.num_steps,
         num_after=new.num_steps,
         change=new.step_ns / old.step_ns - 1,
-        low=None if interval is None else interval.low / 100,
-        high=None if interval is None else interval.high / 100,
+        low=low,
+        high=high,
     )
 
 
 def _part(part: d.Part, before: Series, after: Series, unknown: str | None) -> d.PartChange:
     column = f"{part.replace(' ', '_')}_ns"
-    change = change_of(parse(f"{part.replace(' ', '-')}:+0ns"), before, after)
+    change = change_of(column, "ns", before, after)
     interval = None if change is None or unknown else change.interval
     values = before.means[column], after.means[column]
     return d.PartChange(

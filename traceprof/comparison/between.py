@@ -63,7 +63,7 @@ def reach(
     before: Mapping[str, int],
     after: Mapping[str, int],
     spread: Sequence[Spread],
-    part: str | None = None,
+    column: str = "window_ns",
 ) -> Interval:
     """Return how far a change may be below and above the measured one, both in ns.
 
@@ -71,12 +71,12 @@ def reach(
     a difference; the parts vary independently. Where most of the change lies in steady parts, those
     that vary neither make nor hide it: at most what they changed by is not the program's.
 
-    `before`, `after`: the mean step by part and cause, in ns; without `part`, the whole step.
+    `before`, `after`: the mean step by part and cause, in ns. `column`: a part, or the whole step.
     """
     chosen = [
         (name, one)
         for name, one in zip(NAMES, spread, strict=True)
-        if part is None or _part(name) == part or (part == "idle" and name in CAUSES)
+        if column in {"window_ns", name} or (column == "idle_ns" and name in CAUSES)
     ]
     ends = {name: _of_part(before, after, name, one.deviation) for name, one in chosen}
     steady, varying = (

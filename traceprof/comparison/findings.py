@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from operator import attrgetter
 
 from traceprof.analyses.gpu_idle import CAUSES
 from traceprof.analyses.registry import FINDINGS
@@ -37,6 +38,9 @@ class _Claim(Record, frozen=True):
     finding: Finding  # of the recording in which it costs most
     ns: float  # what it costs per step, the mean over recordings
     ranks: frozenset[int | None] = frozenset()  # all that have it
+
+
+_cost_ns = attrgetter("ns")
 
 
 def findings(
@@ -88,12 +92,11 @@ def costs(captures: Sequence[Document]) -> dict[str, float]:
 
 
 def _claims(captures: Sequence[Document]) -> dict[str, _Claim]:
-    worst: dict[str, _Claim] = {}
-    total: dict[str, float] = {}
+    by_id: defaultdict[str, list[_Claim]] = defaultdict(list)
     ranks: defaultdict[str, set[int | None]] = defaultdict(set)
     for capture in captures:
         steps = {rank.rank: training_steps(capture, rank.rank) for rank in capture.ranks}
-        of_capture: dict[str, _Claim] = {}
+        worst: dict[str, _Claim] = {}
         for finding in capture.findings:
             ranks[finding.id].add(finding.rank)
             # Of one that lies mostly in another phase, in the mean of the steps of all phases.
@@ -101,16 +104,16 @@ def _claims(captures: Sequence[Document]) -> dict[str, _Claim]:
             if not isinstance(ns, int):
                 ns = finding.impact_ns / steps.get(finding.rank, 1)
             claim = _Claim(finding, ns)
-            known = of_capture.get(finding.id)
-            if known is None or known.ns < claim.ns:
-                of_capture[finding.id] = claim
-        for id_, claim in of_capture.items():
-            total[id_] = total.get(id_, 0.0) + claim.ns
-            if id_ not in worst or worst[id_].ns < claim.ns:
-                worst[id_] = claim
+            worst[finding.id] = max(worst.get(finding.id, claim), claim, key=_cost_ns)
+        for id_, claim in worst.items():
+            by_id[id_].append(claim)
     return {
-        id_: _Claim(claim.finding, total[id_] / len(captures), frozenset(ranks[id_]))
-        for id_, claim in worst.items()
+        id_: _Claim(
+            max(claims, key=_cost_ns).finding,
+            sum(map(_cost_ns, claims)) / len(captures),
+            frozenset(ranks[id_]),
+        )
+        for id_, claims in by_id.items()
     }
 
 

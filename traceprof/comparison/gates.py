@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from traceprof.analyses.registry import FINDING_IDS
+from traceprof.analyses.steps import COLUMNS
 from traceprof.comparison.between import reach, usual
 from traceprof.comparison.series import Series
 from traceprof.documents.analysis.model import Document
@@ -20,8 +21,14 @@ from traceprof.units import duration, parse_time
 
 SAME = 0.01
 """A step is the same where the interval lies within this fraction of it."""
-# By the place of what they measure in a series; the step itself has a series of its own.
-METRICS = {"step": 0, "compute": 1, "exposed-communication": 2, "exposed-copy": 3, "idle": 4}
+METRICS = {
+    "step": "window_ns",
+    "compute": "compute_ns",
+    "exposed-communication": "exposed_communication_ns",
+    "exposed-copy": "exposed_copy_ns",
+    "idle": "idle_ns",
+}
+"""What a gate can limit: its column of a step."""
 _LIMIT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*(%|pp|ns|us|µs|ms|s)\s*")
 _MAX_RATIO = 1e6  # an interval that reaches further says nothing
 FINDING = "finding"
@@ -32,13 +39,10 @@ class GateLimit(Record, frozen=True):
     """A limit as the user gave it."""
 
     text: str  # as it was written
-    metric: str  # what is measured, or `finding`
+    column: str  # of a step, which is measured; empty of a finding
     limit: float = 0.0  # how much it may grow; a negative one says how much it must fall
     unit: str = ""  # `%` of before, `pp` (hundredths of a step), `ns`; empty of a finding
     finding: str = ""  # the id of the finding that must not be there
-
-
-_STEP = GateLimit("step:+0%", "step", 0.0, "%")
 
 
 def parse(text: str) -> GateLimit:
@@ -50,7 +54,7 @@ def parse(text: str) -> GateLimit:
             near = closest(limit, FINDING_IDS)
             remedy = f"did you mean {near}?" if near else f"choose one of {', '.join(FINDING_IDS)}"
             raise UsageError(what, f"there is no finding {limit!r}", remedy)
-        return GateLimit(text, metric, finding=limit)
+        return GateLimit(text, "", finding=limit)
     if metric not in METRICS:
         known = [*METRICS, FINDING]
         near = closest(metric, known)
@@ -63,8 +67,8 @@ def parse(text: str) -> GateLimit:
     if unit == "pp" and metric == "step":
         raise UsageError(what, "a step has no share of itself", "write step:+2% or step:+1ms")
     if unit in {"%", "pp"}:
-        return GateLimit(text, metric, float(number), unit)
-    return GateLimit(text, metric, float(parse_time(f"{number}{unit}")), "ns")
+        return GateLimit(text, METRICS[metric], float(number), unit)
+    return GateLimit(text, METRICS[metric], float(parse_time(f"{number}{unit}")), "ns")
 
 
 def judged(
@@ -94,7 +98,7 @@ def judged(
 
 
 def _judged(gate: GateLimit, before: Series, after: Series, spread: Sequence[Spread]) -> GateResult:
-    change = change_of(gate, before, after)
+    change = change_of(gate.column, gate.unit, before, after)
     if change is None or change.judged is None:
         value = None if change is None else change.change
         why = "it was 0 before" if change is None else "there is no interval: see the notes"
@@ -105,7 +109,7 @@ def _judged(gate: GateLimit, before: Series, after: Series, spread: Sequence[Spr
     span = f"{_written(low, gate.unit)} to {_written(high, gate.unit)}{mix}"
     value = change.change if change.at_same_mix is None else change.at_same_mix.change
     outcome: Outcome
-    between = beyond(change.judged, before, after, spread, gate)
+    between = beyond(change.judged, before, after, spread, gate.column, gate.unit)
     is_chance = between is not None and between.low <= 0 <= between.high
     size = SAME * before.means["window_ns"] if gate.unit == "ns" else 100 * SAME
     is_same = max(-low, high) <= size and gate.limit >= max(high, 0)
@@ -121,28 +125,25 @@ def _judged(gate: GateLimit, before: Series, after: Series, spread: Sequence[Spr
     return GateResult(gate.text, outcome, value, low, high, gate.limit, gate.unit, why)
 
 
-def change_of(gate: GateLimit, before: Series, after: Series) -> MeanChange | None:
-    """Return a change in the unit of a gate; None if it is a share of zero."""
-    sides = [_values(gate, side) for side in (before, after)]
-    means = [sum(float(values.mean()) for values in side) / len(side) for side in sides]
-    unit = 1.0
-    if gate.unit == "%":
-        if means[0] <= 0:
-            return None
-        unit = 100 / means[0]
-    change = unit * (means[1] - means[0])
+def change_of(column: str, unit: str, before: Series, after: Series) -> MeanChange | None:
+    """Return the change of a column of the mean step, in a gate's unit; None if a share of zero."""
+    sides = [_values(column, unit, side) for side in (before, after)]
+    of_recordings = [[float(values.mean()) for values in side] for side in sides]
+    means = [sum(values) / len(values) for values in of_recordings]
+    is_share = unit == "%"
+    if is_share and means[0] <= 0:
+        return None
+    scale = 100 / means[0] if is_share else 1.0
     if not (before.has_steps and after.has_steps):
-        return MeanChange(change, None, None)
+        return MeanChange(scale * (means[1] - means[0]), None, None)
     if len(before.captures) == len(after.captures) == 1:
         (old,), (new,) = sides
-        lengths = (
-            (before.lengths[0], after.lengths[0])
-            if gate.metric == "step"
-            else (before.captures[0][:, 0], after.captures[0][:, 0])
-        )
-        return mean_change(unit * old, unit * new, lengths, is_share=gate.unit == "%")
-    over = [[float(values.mean()) for values in side] for side in sides]
-    return MeanChange(change, _over_recordings(over, in_shares=gate.unit == "%"), None)
+        lengths = old, new
+        if column != "window_ns":
+            lengths = before.captures[0][:, 0], after.captures[0][:, 0]
+        return mean_change(scale * old, scale * new, lengths, is_share=is_share)
+    interval = _over_recordings(of_recordings, in_shares=is_share)
+    return MeanChange(scale * (means[1] - means[0]), interval, None)
 
 
 def beyond(
@@ -150,30 +151,30 @@ def beyond(
     before: Series,
     after: Series,
     spread: Sequence[Spread],
-    gate: GateLimit = _STEP,
+    column: str = "window_ns",
+    unit: str = "%",
     *,
     of_usual: bool = False,
 ) -> Interval | None:
     """Widen an interval by the variation between recordings; None if that is measured.
 
-    `interval`: over the steps of one recording on each side, in the unit of the gate. `spread`:
-    by part; empty if no variation is known. `of_usual`: whether the interval is the usual step's,
-    which includes a trend within a recording already.
+    `interval`: of a column, over the steps of one recording on each side, in a gate's unit.
+    `spread`: by part; empty if no variation is known. `of_usual`: whether the interval is the usual
+    step's, which includes a trend within a recording already.
     """
     if not spread or len(before.captures) > 1 or len(after.captures) > 1 or not before.has_steps:
         return None
-    part = None if gate.metric == "step" else gate.metric.replace("-", " ")
-    own = "window_ns" if part is None else f"{part.replace(' ', '_')}_ns"
-    whole_ns = before.means["window_ns" if gate.unit == "pp" else own]
-    unit = 1.0 if gate.unit == "ns" else 100 / max(whole_ns, 1)
+    whole_ns = before.means["window_ns" if unit == "pp" else column]
+    scale = 1.0 if unit == "ns" else 100 / max(whole_ns, 1)
     # What changes within a recording may differ between two as much.
-    trend_ns = 0.0 if part is not None or of_usual else max(before.trend_ns, after.trend_ns)
+    has_trend = column == "window_ns" and not of_usual
+    trend_ns = max(before.trend_ns, after.trend_ns) if has_trend else 0.0
     means = [usual(side) if of_usual else side.means for side in (before, after)]
-    ends = reach(means[0], means[1], spread, part)
+    ends = reach(means[0], means[1], spread, column)
     middle, half = sum(interval) / 2, (interval.high - interval.low) / 2
-    low, high = (math.hypot(half, unit * end, unit * trend_ns) for end in ends)
+    low, high = (math.hypot(half, scale * end, scale * trend_ns) for end in ends)
     # No part falls by more than all of it.
-    return Interval(max(middle - low, -unit * before.means[own]), middle + high)
+    return Interval(max(middle - low, -scale * before.means[column]), middle + high)
 
 
 def _over_recordings(sides: Sequence[Sequence[float]], *, in_shares: bool) -> Interval | None:
@@ -189,16 +190,15 @@ def _over_recordings(sides: Sequence[Sequence[float]], *, in_shares: bool) -> In
     return Interval(*(100 * math.expm1(end) for end in interval))
 
 
-def _values(gate: GateLimit, side: Series) -> Sequence[Float64]:
-    """Return the series of each recording whose mean a gate is about, float64[n] each.
+def _values(column: str, unit: str, side: Series) -> Sequence[Float64]:
+    """Return the values of the steps of each recording, float64[n] each.
 
     Shares of a step are those of the mean step; a step's part in their noise is that of a ratio.
     """
-    if gate.metric == "step":
+    if column == "window_ns":
         return side.lengths
-    place = METRICS[gate.metric]
-    parts = [rows[:, place] for rows in side.captures]
-    if gate.unit != "pp":
+    parts = [rows[:, COLUMNS.index(column)] for rows in side.captures]
+    if unit != "pp":
         return parts
     values = []
     for part, rows in zip(parts, side.captures, strict=True):

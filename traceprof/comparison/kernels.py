@@ -48,7 +48,6 @@ class Use:
     # standard error and degrees of freedom, if known
     errors: list[tuple[float, int]] = field(default_factory=list)
     place: float = 0.0  # where in a step it first runs, 0 to 1
-    num: int = 1  # how many names
 
 
 def uses_of(
@@ -182,7 +181,6 @@ def _by_canonical_name(uses: Iterable[Use]) -> dict[str, Use]:
             if all(use.errors for use in several)
             else [],
             place=min(use.place for use in several),
-            num=len(several),
         )
         for name, several in groups.items()
     }
@@ -300,9 +298,12 @@ class _Use(Record, frozen=True):
     communicator: str | None  # its name, if known
     ranks: frozenset[int]  # those that take part
     count: float  # how many
-    ns: float  # how long they take, waiting included
-    wait_ns: float | None  # the part of it in which they wait for the last rank; None if unknown
-    transfer_ns: float | None  # the part of it in which all ranks were inside
+    ns: int  # how long they take, waiting included
+    wait_ns: int | None  # the part of it in which they wait for the last rank; None if unknown
+    transfer_ns: int | None  # the part of it in which all ranks were inside
+
+
+_NOTHING = _Use("", None, frozenset(), 0.0, 0, 0, 0)
 
 
 def communication(
@@ -343,7 +344,7 @@ def _uses(captures: Sequence[Document]) -> dict[_Key, _Use]:
             *key,
             frozenset(row.rank for row, _ in several),
             sum(row.count / num for row, num in several),
-            sum(row.total_ns / num for row, num in several),
+            round(sum(row.total_ns / num for row, num in several)),
             _total((row, row.wait_ns, num) for row, num in several),
             _total((row, row.transfer_ns, num) for row, num in several),
         )
@@ -351,33 +352,28 @@ def _uses(captures: Sequence[Document]) -> dict[_Key, _Use]:
     }
 
 
-def _total(times: Iterable[tuple[CommunicationTotals, int | None, int]]) -> float | None:
+def _total(times: Iterable[tuple[CommunicationTotals, int | None, int]]) -> int | None:
     total = 0.0
     for row, ns, num in times:
         if ns is None or row.num_matched < row.count:
             return None
         total += ns / num
-    return total
+    return round(total)
 
 
 def _change(old: _Use | None, new: _Use | None) -> CommunicationChange:
-    nothing = _Use("", None, frozenset(), 0.0, 0.0, 0.0, 0.0)
-    first, second = old or nothing, new or nothing
+    first, second = old or _NOTHING, new or _NOTHING
     return CommunicationChange(
         operation=first.operation or second.operation,
         before=first.communicator,
         after=second.communicator,
         count_before=first.count,
         count_after=second.count,
-        before_ns=round(first.ns),
-        after_ns=round(second.ns),
-        change_ns=round(second.ns) - round(first.ns),
-        wait_before_ns=_rounded(first.wait_ns),
-        wait_after_ns=_rounded(second.wait_ns),
-        transfer_before_ns=_rounded(first.transfer_ns),
-        transfer_after_ns=_rounded(second.transfer_ns),
+        before_ns=first.ns,
+        after_ns=second.ns,
+        change_ns=second.ns - first.ns,
+        wait_before_ns=first.wait_ns,
+        wait_after_ns=second.wait_ns,
+        transfer_before_ns=first.transfer_ns,
+        transfer_after_ns=second.transfer_ns,
     )
-
-
-def _rounded(value: float | None) -> int | None:
-    return None if value is None else round(value)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import get_args
 
 from traceprof.analyses.registry import FINDING_IDS
-from traceprof.analyses.steps import COLUMNS
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Analysis, analyze_captures
 from traceprof.comparison.between import MIN_RUNS
@@ -172,47 +171,35 @@ def comparable(
     before: Sequence[Document], after: Sequence[Document], allowed: Collection[str] = ()
 ) -> Comparable:
     """Check whether the sides are comparable, and why not; `allowed`: kinds that do not matter."""
-    reasons: list[tuple[Kind, str]] = []
-    differences: list[Difference] = []
-
-    def compare(
-        what: str, values: tuple[str, str], kind: Kind | None = None, reason: str = ""
-    ) -> None:
-        if values[0] == values[1]:
-            return
-        differences.append(Difference(what, *values))
-        if kind is not None and _UNKNOWN not in values:
-            reasons.append((kind, f"{reason}: {values[0]} before, {values[1]} after"))
-
-    if any(is_same(one, other) for one in before for other in after):
-        reasons.append(("recording", "the same recording stands on both sides"))
-    differences += _command_lines(before, after)
-    differences += _environment(before, after)
-    for what, say in _PROGRAM.items():
-        compare(what, (say(before), say(after)))
-    workers = _workers(before), _workers(after)
-    if _UNKNOWN not in workers:
-        compare("loader workers seen of a rank", workers)
-    compare("GPU", (_gpus(before), _gpus(after)), "gpu", "other GPUs")
-    compare("ranks", (_ranks(before), _ranks(after)), "world-size", "different numbers of ranks")
-    compare("steps", (_steps(before), _steps(after)), "steps", "steps were found in different ways")
-    unlike = why_unlike(before, after)
-    if unlike is not None and not any(kind == "steps" for kind, _ in reasons):
-        reasons.append(("steps", unlike))
     recorded = [
         {part for capture in side for report in capture.reports for part in report.recorded}
         for side in (before, after)
     ]
-    first, second = (
-        ", ".join(sorted(own - other)) or "nothing" for own, other in (recorded, recorded[::-1])
+    facts = {what: (say(before), say(after)) for what, say in _FACTS.items()}
+    if _UNKNOWN in facts[_WORKERS]:  # only some recorders see them
+        del facts[_WORKERS]
+    facts["recorded on one side only"] = (
+        ", ".join(sorted(recorded[0] - recorded[1])) or "nothing",
+        ", ".join(sorted(recorded[1] - recorded[0])) or "nothing",
     )
-    compare("recorded on one side only", (first, second))
-    compare("clocks", (_clocks(before), _clocks(after)))
+    differences = [
+        *_command_lines(before, after),
+        *_environment(before, after),
+        *(Difference(what, *values) for what, values in facts.items() if values[0] != values[1]),
+    ]
+    reasons: list[tuple[Kind, str]] = []
+    if any(is_same(one, other) for one in before for other in after):
+        reasons.append(("recording", "the same recording stands on both sides"))
+    for what, (kind, reason) in _REASONS.items():
+        first, second = facts[what]
+        if first != second and _UNKNOWN not in {first, second}:
+            reasons.append((kind, f"{reason}: {first} before, {second} after"))
+    unlike = why_unlike(before, after)
+    if unlike is not None and not any(kind == "steps" for kind, _ in reasons):
+        reasons.append(("steps", unlike))
     unequal = _clock_reason(before, after)
     if unequal is not None:
         reasons.append(("clocks", unequal))
-    compare("profiler", (_profilers(before), _profilers(after)))
-    compare("machines", (_hosts(before), _hosts(after)))
     kept = [(kind, why) for kind, why in reasons if kind not in allowed]
     return Comparable(
         is_comparable=not kept,
@@ -379,12 +366,26 @@ def _workers(captures: Sequence[Document]) -> str:
 _MIN_USED = 0.05  # of the time of kernels
 _PRODUCTS = ("matmul", "attention", "convolution")
 _OF_PLACE = re.compile(r"VISIBLE_DEVICES|_(HOME|PATH|ROOT|DIR)\b|HOST|PORT")
-_PROGRAM: Mapping[str, Callable[[Sequence[Document]], str]] = {
+_WORKERS = "loader workers seen of a rank"
+_FACTS: Mapping[str, Callable[[Sequence[Document]], str]] = {
     "precision of products": _precisions,
     "kernels of torch.compile": _compiled,
     "CUDA graphs": _graphs,
+    _WORKERS: _workers,
+    "GPU": _gpus,
+    "ranks": _ranks,
+    "steps": _steps,
+    "clocks": _clocks,
+    "profiler": _profilers,
+    "machines": _hosts,
 }
-"""What the records say of the program: how it calculates, is compiled and launches."""
+"""What a recording says of the program, and of the machine and the recorder."""
+_REASONS: Mapping[str, tuple[Kind, str]] = {
+    "GPU": ("gpu", "other GPUs"),
+    "ranks": ("world-size", "different numbers of ranks"),
+    "steps": ("steps", "steps were found in different ways"),
+}
+"""Facts in which comparable sides do not differ."""
 
 
 class StoredSeries(Record, frozen=True):
@@ -435,7 +436,7 @@ def _value(document: Document, metric: str) -> int | None:
     if metric == "step":
         return round(series([document]).step_ns)
     if metric in METRICS:
-        return series([document]).means[COLUMNS[METRICS[metric]]]
+        return series([document]).means[METRICS[metric]]
     id_ = metric.removeprefix(f"{FINDING}:")
     cost = costs([document]).get(id_)
     if cost is None and may_hide(document, id_):
