@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from traceprof.analyses.measurements import MeasuredReport, MeasuredRun
@@ -19,15 +20,15 @@ from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.errors import REPORT_IT, TraceFormatError, TraceprofError
 from traceprof.execution.open_reports import MeasuredReports, Measurer
 from traceprof.execution.options import Options, checked
-from traceprof.execution.workers import map_items
+from traceprof.execution.workers import SharedCount, Workers, can_fork, map_items, workers
 from traceprof.findings import Finding, NotApplicable
-from traceprof.progress import Progress
+from traceprof.progress import UNHEARD, Progress
 from traceprof.ranks.comparison import RankComparison
 from traceprof.run.guard import collected_failures, optional
 from traceprof.run.opening import Run, attach_ranks
 from traceprof.run.rank import Rank
 from traceprof.run.recognition import has_changed
-from traceprof.run.summary import FailedReport, all_failed
+from traceprof.run.summary import FailedReport, all_failed, close_on_error, try_report
 from traceprof.trace.model.trace import Trace
 from traceprof.trace.open import AnyPath, open_trace, report_paths
 from traceprof.units import counted, duration, reports_text
@@ -35,12 +36,11 @@ from traceprof.units import counted, duration, reports_text
 if TYPE_CHECKING:
     import pandas as pd
 
-    from traceprof.execution.analysis_future import AnalysisFuture
-
 
 __all__ = [
     "FINDING_IDS",
     "Analysis",
+    "AnalysisFuture",
     "Options",
     "RunResult",
     "analyze",
@@ -174,30 +174,122 @@ def analyze_in_worker(
     listener: Progress | None = None,
     jobs: int | None = None,
     answer: Callable[[Analysis, Any, Progress], object],
-) -> Iterator[AnalysisFuture[Analysis]]:
+) -> Iterator[AnalysisFuture]:
     """Read reports, then do what `analyze` does in a worker while the block runs; yield its future.
 
     `listener` receives the number of rows read before the block. `answer` answers questions about
     the analysis in the worker, which stays until the block ends.
     """
-    from traceprof.execution.analysis_future import Analyst, analysis_in_worker
-
     measurer = Measurer.of(options, listener, jobs)
-    opened = measurer.opened(report_paths(paths))
+    future = AnalysisFuture(measurer, measurer.opened(report_paths(paths)), answer)
+    if not can_fork():
+        yield future
+        return
+    with workers(1, future.work) as pool:
+        future.start(pool)
+        yield future
 
-    def of_result(result: RunResult, traces: Sequence[Trace]) -> Analysis:
+
+class AnalysisFuture:
+    """An analysis by a worker process, which then answers questions about it.
+
+    The reports are read before the worker is made: both processes have the same memory, and
+    results alone are sent. Where there is no worker, or it was killed, this process does its work.
+    """
+
+    def __init__(
+        self,
+        measurer: Measurer,
+        opened: Sequence[Trace | FailedReport],
+        answer: Callable[[Analysis, Any, Progress], object],
+    ) -> None:
+        """Read reports. Raises TraceprofError: none can be read."""
+        self._measurer, self._answer, self._count = measurer, answer, SharedCount()
+        self._reports = [
+            one if isinstance(one, FailedReport) else try_report(one.path, partial(_loaded, one))
+            for one in opened
+        ]
+        self._traces = [one for one in self._reports if not isinstance(one, FailedReport)]
+        if opened and not self._traces:
+            raise all_failed([one for one in self._reports if isinstance(one, FailedReport)])
+        self._analysis: Analysis | None = None
+        self._pool: Workers[object, Any] | None = None
+        self._lock = Lock()
+
+    def start(self, pool: Workers[object, Any]) -> None:
+        """Have a worker analyse."""
+        self._pool, self._running = pool, pool.work_on(None)
+
+    def work(self, question: object) -> object:
+        """In the worker: analyse the reports, or answer a question about them after that."""
+        if self._analysis is not None:
+            return self._answered(self._analysis, question, self._count)
+        for trace in self._traces:
+            trace.reopen()
+        self._analysis = _analyzed(self._measurer, self._reports)
+        return self._analysis.result
+
+    def result(self) -> Analysis:
+        """Wait for the analysis and return it, or raise what `analyze` does."""
+        if self._analysis is None:
+            result = self._result_of_worker()
+            if result is None:
+                self._analysis = _analyzed(self._measurer, self._reports)
+            else:
+                self._analysis = Analysis(result, self._run_of(result))
+        return self._analysis
+
+    def _result_of_worker(self) -> RunResult | None:
+        if self._pool is None:
+            return None
+        (done,) = self._pool.as_completed([self._running])
+        if done.exception() is not None:
+            self._pool = None
+            return None
+        result: RunResult = done.result()
+        return result
+
+    def _run_of(self, result: RunResult) -> Run:
+        failed = {report.path for report in result.failed}
+        traces = [trace for trace in self._traces if trace.path not in failed]
         with collected_failures():  # which the result has, too
-            ranks = [measurer.options.ranks_of(trace) for trace in traces]
+            ranks = [self._measurer.options.ranks_of(trace) for trace in traces]
         run = attach_ranks(result.run, traces, ranks)
         for rank in run.ranks:  # the worker answers what needs more
             rank.release()
         for trace in traces:
             trace.release()
-        return Analysis(result, run)
+        return run
 
-    analyst = Analyst(opened, partial(_analyzed, measurer), answer)
-    with analysis_in_worker(analyst, of_result) as future:
-        yield future
+    def ask(self, question: object, progress: Progress = UNHEARD) -> Any:  # noqa: ANN401  (any)
+        """Return the answer to a question about the result, or raise what it raises.
+
+        The question is as `answer` takes it, and can be pickled. One thread at a time is answered.
+        """
+        from concurrent.futures.process import BrokenProcessPool
+
+        with self._lock:
+            if self._pool is not None:
+                report = partial(self._count.report, progress)
+                (answered,) = self._pool.as_completed([self._pool.work_on(question)], report)
+                try:
+                    return answered.result()
+                except BrokenProcessPool:
+                    self._pool = None
+            return self._answered(self.result(), question, progress)
+
+    def _answered(self, analysis: Analysis, question: object, progress: Progress) -> object:
+        try:
+            return self._answer(analysis, question, progress)
+        finally:
+            for rank in analysis.run.ranks:
+                rank.release()
+
+
+def _loaded(trace: Trace) -> Trace:
+    with close_on_error(trace):
+        trace.load()
+    return trace
 
 
 def analyze_reports(

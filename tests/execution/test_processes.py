@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -12,10 +11,11 @@ import pytest
 
 from sample_traces.simulator.ddp import simulate_ddp
 from tests.support.selection import long_after
-from tests.support.workers import MAX_WAIT_S, RowCount, is_running, until
+from tests.support.workers import RowCount, is_running, until
+from traceprof import analysis
 from traceprof.analysis import Analysis, analyze, analyze_in_worker
 from traceprof.errors import TraceFormatError, UsageError
-from traceprof.execution import analysis_future, measuring, workers
+from traceprof.execution import measuring, workers
 from traceprof.progress import Progress
 from traceprof.reports import json
 
@@ -29,7 +29,7 @@ pytestmark = [
 def _always_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have workers made although other tests leave threads behind and reports are small."""
     monkeypatch.setattr(workers, "can_fork", lambda: True)
-    monkeypatch.setattr(analysis_future, "can_fork", lambda: True)
+    monkeypatch.setattr(analysis, "can_fork", lambda: True)
     monkeypatch.setattr(workers, "MIN_OPERATIONS_OF_A_PROCESS", 1)
 
 
@@ -70,23 +70,6 @@ def analysed_in_worker(export: Path) -> str:
 @pytest.mark.parametrize("jobs", long_after(1, [2, 3, 4, 9]))
 def test_the_number_of_processes_changes_nothing(jobs: int, export: Path, expected: str) -> None:
     assert analysed(export, jobs) == expected
-
-
-def killed_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, is_afterwards: bool
-) -> None:
-    """Have every other process be killed where it calls a function, or when that returns."""
-    here, function = os.getpid(), getattr(owner, name)
-
-    def call(*arguments: object) -> object:
-        if os.getpid() != here and not is_afterwards:
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = function(*arguments)
-        if os.getpid() != here:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    monkeypatch.setattr(owner, name, call)
 
 
 @pytest.mark.parametrize("is_in_worker", long_after(1, [True, False]))
@@ -131,33 +114,6 @@ def test_errors_in_a_worker_are_those_of_one_process(tmp_path: Path) -> None:
     path.write_bytes(b"SQLite format 3\0 and no more")
     with pytest.raises(TraceFormatError), analyze_in_worker(path, answer=answer_of):
         pass
-
-
-@pytest.mark.parametrize("number", long_after(1, [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]))
-def test_nobody_is_left_when_the_command_ends(number: signal.Signals, export: Path) -> None:
-    program = f"""
-import os, sys, time
-from traceprof.cli.main import main
-from traceprof.execution import measuring, workers
-workers.MIN_OPERATIONS_OF_A_PROCESS = 1
-def slowly(*_):
-    os.write(1, b"%d\\n" % os.getpid())
-    for _ in range(3000):
-        time.sleep(0.1)  # a signal right before a sleep is answered after it
-measuring.measure_rank = slowly
-main(["analyze", "--jobs", "2", {str(export)!r}])
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as first:
-        assert first.stdout is not None
-        pids = [int(first.stdout.readline()) for _ in range(2)]
-        assert first.pid not in pids
-        first.send_signal(number)
-        out, err = first.communicate(timeout=MAX_WAIT_S)
-    codes = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
-    assert (out, err.strip(), first.returncode) == ("", "", codes[number])
-    until(lambda: not any(map(is_running, pids)))
 
 
 def answer_of(analysis: Analysis, question: object, progress: Progress) -> tuple[int, object, int]:

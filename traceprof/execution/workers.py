@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from traceprof.progress import Progress
 from traceprof.trace.programs import ending_with_parent
 
 if TYPE_CHECKING:
@@ -176,3 +177,27 @@ def map_items(
         work(item) if future in failed else future.result()
         for item, future in zip(items, futures, strict=True)
     ]
+
+
+class SharedCount:
+    """What a worker expects and has done, which its parent reports; a `Progress`."""
+
+    def __init__(self) -> None:
+        from multiprocessing.sharedctypes import RawArray  # noqa: PLC0415  (workers only)
+
+        self._counted, self._reported = RawArray("q", 2), (0, 0)
+
+    def expect(self, number: int) -> None:
+        """Expect this many more."""
+        self._counted[0] += number
+
+    def advance(self, number: int) -> None:
+        """Count this many as done."""
+        self._counted[1] += number
+
+    def report(self, progress: Progress) -> None:
+        """Report what was counted since the last time."""
+        (expected, done), before = self._counted, self._reported
+        self._reported = expected, done
+        progress.expect(expected - before[0])
+        progress.advance(done - before[1])
