@@ -28,8 +28,9 @@ class RunFrames:
     """The events of a run as pandas frames, read on demand; a context manager.
 
     Times are nanoseconds on each report's own clock. Rows are in order of their start. The columns
-    are the same for every format; unknown values are missing. Without a rank, a frame has the
-    rows of all ranks, one rank after the other.
+    are the same for every format; unknown values are missing. `rank` is the number of one; without
+    it a frame has the rows of all ranks, one rank after the other. What a process with several
+    devices did once, such as its API calls, then appears once, under the first of its ranks.
 
     Whatever returns a frame raises a `UsageError` if there is no such rank, and a
     `TraceFormatError` if a report is damaged.
@@ -68,9 +69,6 @@ class RunFrames:
     def kernels(self, rank: int | None = None) -> pd.DataFrame:
         """Return the kernels, including communication kernels.
 
-        Args:
-            rank: the number of a rank; by default all ranks.
-
         Returns:
             rank, start_ns, end_ns, duration_ns, stream, name, category, precision, tensor_cores,
             operation (what a communication kernel does), grid and block (`108x1x1`), correlation
@@ -81,9 +79,6 @@ class RunFrames:
 
     def copies(self, rank: int | None = None) -> pd.DataFrame:
         """Return the memory copies, including copies between GPUs, and the memory sets.
-
-        Args:
-            rank: the number of a rank; by default all ranks.
 
         Returns:
             rank, start_ns, end_ns, duration_ns, stream, kind (h2d, d2h, d2d, p2p, h2h, memset),
@@ -96,10 +91,6 @@ class RunFrames:
     def api_calls(self, rank: int | None = None) -> pd.DataFrame:
         """Return the CUDA API calls of the rank's process.
 
-        Args:
-            rank: the number of a rank; by default all ranks, and a process with several devices
-                appears once, under the first of its ranks.
-
         Returns:
             rank, start_ns, end_ns, duration_ns (0 if the capture ended before the call did),
             thread (the operating system's number), name, correlation, place.
@@ -109,10 +100,6 @@ class RunFrames:
     def ranges(self, rank: int | None = None) -> pd.DataFrame:
         """Return the NVTX ranges of the rank's process.
 
-        Args:
-            rank: the number of a rank; by default all ranks, and a process with several devices
-                appears once, under the first of its ranks.
-
         Returns:
             rank, start_ns, end_ns and duration_ns (missing if the range was still open at the
             end of the capture), thread, name, nests (whether it was pushed and popped).
@@ -121,10 +108,6 @@ class RunFrames:
 
     def operators(self, rank: int | None = None) -> pd.DataFrame:
         """Return the operators of the rank's process, as recorded by torch.profiler.
-
-        Args:
-            rank: the number of a rank; by default all ranks, and a process with several devices
-                appears once, under the first of its ranks.
 
         Returns:
             rank, start_ns, end_ns, duration_ns, thread, name, external_id (shared with the API
@@ -136,10 +119,6 @@ class RunFrames:
     def marks(self, rank: int | None = None) -> pd.DataFrame:
         """Return the moments that the rank's process named: NVTX marks, instant events.
 
-        Args:
-            rank: the number of a rank; by default all ranks, and a process with several devices
-                appears once, under the first of its ranks.
-
         Returns:
             rank, time_ns, thread (the operating system's number), name.
         """
@@ -149,9 +128,6 @@ class RunFrames:
         """Return the communication: kernels, and copies between GPUs.
 
         For a rank without a GPU, it is the operations in the ranges of `instrument`.
-
-        Args:
-            rank: the number of a rank; by default all ranks.
 
         Returns:
             rank, start_ns, end_ns, duration_ns, stream, operation (missing for a copy), name (of
