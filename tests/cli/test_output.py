@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.commands import run
+from tests.support.commands import in_process, printed
 from tests.support.selection import long_after
-from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 
 OLD = "what was there before\n"
 
@@ -45,16 +44,13 @@ def small_disk(num_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_leaves_the_old_file_as_it_was(
-    report: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_leaves_the_old_file_as_it_was(report: Path, out: Path) -> None:
     target = out / "result.json"
     with small_disk(500):
-        code = run("analyze", "--jobs", "1", "--format", "json", "-o", target, report)
-    assert code == EXIT_ERROR
+        outcome = in_process("analyze", "--jobs", "1", "--format", "json", "-o", target, report)
+    assert f"cannot write {target}" in outcome.line
     assert target.read_text() == OLD
     assert names(out) == [target.name]  # nothing left behind
-    assert f"cannot write {target}" in capsys.readouterr().err
 
 
 def test_a_result_replaces_the_old_one_with_its_permissions(report: Path, out: Path) -> None:
@@ -62,7 +58,7 @@ def test_a_result_replaces_the_old_one_with_its_permissions(report: Path, out: P
     target.chmod(0o640)
     link.symlink_to(target.name)
     with target.open() as reader:  # who still reads the old one goes on reading it
-        assert run("analyze", "--format", "json", "-o", link, report) == EXIT_DONE
+        printed("analyze", "--format", "json", "-o", link, report)
         assert reader.read() == OLD
     assert link.is_symlink()
     assert json.loads(target.read_text())["schema"] == "traceprof.analysis/1"
@@ -70,24 +66,17 @@ def test_a_result_replaces_the_old_one_with_its_permissions(report: Path, out: P
     assert names(out) == ["link.json", "result.json"]
 
 
-def test_a_new_file_has_the_permissions_of_any_new_file(report: Path, out: Path) -> None:
-    (out / "other").touch()
-    assert run("analyze", "-o", out / "new.txt", report) == EXIT_DONE
-    assert (out / "new.txt").stat().st_mode == (out / "other").stat().st_mode
-
-
 @pytest.mark.parametrize("output_format", long_after(1, ["html", "text", "json"]))
-def test_a_dash_is_stdout(
-    report: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    output_format: str,
+def test_a_file_has_what_stdout_has(
+    report: Path, out: Path, monkeypatch: pytest.MonkeyPatch, output_format: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run("analyze", "--format", output_format, report) == EXIT_DONE
-    expected = capsys.readouterr().out
-    assert expected
-    assert run("analyze", "--format", output_format, "-o", "-", report) == EXIT_DONE
-    assert capsys.readouterr().out == expected
-    assert not (tmp_path / "-").exists()
+    monkeypatch.chdir(out)
+    command = ("analyze", "--format", output_format, report)
+    expected = printed(*command)
+    assert len(expected) > 500
+    assert printed(*command, "-o", "-") == expected
+    assert printed(*command, "-o", "new") == ""
+    assert (out / "new").read_text() == expected
+    (out / "other").touch()
+    assert (out / "new").stat().st_mode == (out / "other").stat().st_mode
+    assert names(out) == ["new", "other", "result.json"]

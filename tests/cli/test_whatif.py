@@ -11,43 +11,38 @@ import pytest
 import traceprof
 from tests.support.builders import TraceBuilder
 from tests.support.claims import US
-from tests.support.commands import run
+from tests.support.commands import in_process, json_of, printed
 from tests.support.traces import CPU_SAMPLE, SAMPLE, SAMPLE_FOLDER
 from traceprof.documents.schema import texts
 from traceprof.documents.whatif import WhatIfDocument
 
 
-def test_text(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("whatif", SAMPLE_FOLDER / "training.sqlite") == 0
-    text = capsys.readouterr().out
+def test_text() -> None:
+    text = printed("whatif", SAMPLE_FOLDER / "training.sqlite")
     assert "holds  misfit" in text
     assert "a step takes" in text
     assert "critical path" in text
 
 
-def test_without_steps_the_training_takes_its_time(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_without_steps_the_training_takes_its_time(tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(5 * US, 9 * US, launch=(0, US))
     trace.kernel(80 * US, 99 * US, launch=(70 * US, 71 * US))
-    assert run("whatif", trace.write(tmp_path), "--assume", "launch=0") == 0
-    text = capsys.readouterr().out
+    text = printed("whatif", trace.write(tmp_path), "--assume", "launch=0")
     assert "The training takes 94 µs (all that is known)." in text
     assert "A step takes" not in text
     assert "the training takes" in text
 
 
-def answer(capsys: pytest.CaptureFixture[str], report: Path, *more: str) -> dict[str, Any]:
+def answer(report: Path, *more: str) -> dict[str, Any]:
     """Return what is answered as JSON, which follows the schema."""
-    assert run("whatif", report, *more, "--format", "json") == 0
-    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    document = json_of("whatif", report, *more)
     jsonschema.Draft202012Validator(json.loads(texts()["whatif-1.schema.json"])).validate(document)
     return document
 
 
-def test_json_is_the_document(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_the_document() -> None:
     assumed = ("--assume", "no-sync", "--assume", "link=2x", "--path-of", "3")
-    found = answer(capsys, SAMPLE, *assumed)
+    found = answer(SAMPLE, *assumed)
     assert found["step_paths"]
     for path in found["step_paths"]:
         parts = path["parts"]
@@ -65,27 +60,26 @@ def test_json_is_the_document(capsys: pytest.CaptureFixture[str]) -> None:
         assert one.change_ns == one.step_ns - document.baseline.step_ns
 
 
-def test_a_path_that_is_not_utf_8(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_path_that_is_not_utf_8(tmp_path: Path) -> None:
     path = TraceBuilder().kernel(0, 90).write(tmp_path).rename(tmp_path / "t\udcff.sqlite")
-    assert answer(capsys, path)["reports"] == [str(path)]
+    assert answer(path)["reports"] == [str(path)]
 
 
-def test_the_path_of_a_step_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("whatif", SAMPLE, "--assume", "no-sync", "--path-of", "3") == 0
-    assert "Critical path of step 3, 3.55 ms on rank 0: " in capsys.readouterr().out
-    assert run("whatif", SAMPLE, "--path-of", "99") == 2
+def test_the_path_of_a_step_is_shown() -> None:
+    shown = printed("whatif", SAMPLE, "--assume", "no-sync", "--path-of", "3")
+    assert "Critical path of step 3, 3.55 ms on rank 0: " in shown
+    assert in_process("whatif", SAMPLE, "--path-of", "99").line
 
 
-def test_bounds_have_one_number(capsys: pytest.CaptureFixture[str]) -> None:
-    (only,) = answer(capsys, SAMPLE, "--assume", "perfect-overlap")["answers"]
+def test_bounds_have_one_number() -> None:
+    (only,) = answer(SAMPLE, "--assume", "perfect-overlap")["answers"]
     assert only["kind"] == "bound"
     assert only["low_ns"] == only["step_ns"] == only["high_ns"]
 
 
-def test_a_run_without_a_gpu_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("whatif", CPU_SAMPLE) == 0
-    assert "This report cannot answer it: a rank has no GPU" in capsys.readouterr().out
-    assert answer(capsys, CPU_SAMPLE)["refused"]
+def test_a_run_without_a_gpu_is_refused() -> None:
+    assert "This report cannot answer it: a rank has no GPU" in printed("whatif", CPU_SAMPLE)
+    assert answer(CPU_SAMPLE)["refused"]
 
 
 @pytest.mark.long
@@ -95,8 +89,6 @@ def test_the_package_is_its_own_door() -> None:
     assert asked.whatif.answers == again.whatif.answers
 
 
-def test_a_step_without_length_has_no_misfit(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    baseline = answer(capsys, TraceBuilder().kernel(0, 0).write(tmp_path))["baseline"]
+def test_a_step_without_length_has_no_misfit(tmp_path: Path) -> None:
+    baseline = answer(TraceBuilder().kernel(0, 0).write(tmp_path))["baseline"]
     assert (baseline["step_ns"], baseline["misfit"]) == (0, None)

@@ -51,8 +51,7 @@ def assert_sums(comparison: Comparison) -> None:
 
 @pytest.fixture(scope="module")
 def changed() -> Comparison:
-    gates = ["step:+2%", "idle:+1pp", "finding:late-allreduce"]
-    return compare(document_of(LATE), document_of(DDP), gates=gates)
+    return compare(document_of(LATE), document_of(DDP))
 
 
 def test_what_is_told_sums(changed: Comparison) -> None:
@@ -119,18 +118,6 @@ def test_a_change_is_found_and_placed(changed: Comparison) -> None:
     assert reduced.transfer_after_ns is not None
 
 
-def test_gates_are_judged_by_the_upper_end(changed: Comparison) -> None:
-    outcomes = {gate.gate: gate.outcome for gate in changed.gates}
-    assert outcomes["finding:late-allreduce"] == "met"
-    for gate in changed.gates[:2]:
-        if gate.high is None:
-            assert gate.outcome == "inconclusive"
-        else:
-            assert (gate.outcome == "met") == (gate.high <= known(gate.limit))
-    back = compare(document_of(DDP), document_of(LATE), gates=["finding:late-allreduce"])
-    assert back.gates[0].outcome == "not met"
-
-
 @pytest.mark.parametrize(
     ("gate", "why"),
     [
@@ -178,6 +165,9 @@ def test_the_same_recording_is_recognized_by_content(tmp_path: Path) -> None:
 def test_other_gpus_and_ranks_are_not_comparable() -> None:
     document, other = document_of(DDP), document_of(LATE)
     for rank in other.ranks:
+        rank.gpu = (rank.gpu or "").removeprefix("NVIDIA ")
+    assert compare(document, other).comparable.is_comparable
+    for rank in other.ranks:
         rank.gpu = "NVIDIA H100 80GB HBM3"
     other.ranks.pop()
     other.reports[0].recorded.append("samples")
@@ -208,13 +198,6 @@ def test_other_gpus_and_ranks_are_not_comparable() -> None:
     assert not comparison.is_met
     with pytest.raises(TraceprofError, match="choose one of gpu, world-size, recording"):
         compare(document, other, allow_different=["gpus"])
-
-
-def test_a_gpu_is_the_same_whether_its_name_has_the_maker() -> None:
-    document, other = document_of(DDP), document_of(LATE)
-    for rank in other.ranks:
-        rank.gpu = (rank.gpu or "").removeprefix("NVIDIA ")
-    assert compare(document, other).comparable.is_comparable
 
 
 def test_of_many_differences_those_known_on_both_sides_are_shown() -> None:

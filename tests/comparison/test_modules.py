@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.commands import run
+from tests.support.commands import printed
 from tests.support.selection import long_after
 from traceprof.analysis import Options
 from traceprof.comparison.ask import compare
@@ -88,10 +88,7 @@ def test_nothing_where_a_side_knows_no_modules(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("output_format", long_after(2, ["text", "html", "markdown", "json"]))
-def test_all_formats_have_them(
-    tmp_path: Path, output_format: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_formats_have_them(tmp_path: Path, output_format: str) -> None:
     one = recorded(tmp_path / "one.sqlite", 0, KERNELS)
     other = recorded(tmp_path / "other.sqlite", 1, KERNELS | {"net.layer.mlp": 60_000})
-    assert run("compare", one, other, "--format", output_format) == 0
-    assert "net.layer.mlp" in capsys.readouterr().out
+    assert "net.layer.mlp" in printed("compare", one, other, "--format", output_format)

@@ -15,7 +15,7 @@ import dask
 import pytest
 from distributed import Future, KilledWorker, LocalCluster, Security
 
-from tests.support.commands import run
+from tests.support.commands import Outcome, in_process, printed
 from tests.support.selection import long_after
 from tests.support.traces import SAMPLE
 from tests.support.workers import MAX_WAIT_S, alone, hooked_path, openers, renamed, until, written
@@ -50,17 +50,13 @@ def scheduler(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.long
 def test_a_cluster_finds_what_one_process_finds(
-    scheduler: str,
-    reports: list[Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    scheduler: str, reports: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(reports[0].parent)
     named = [report.name for report in reports[:2]]  # the workers are in another folder
-    assert run("analyze", "--format", "json", *named) == EXIT_DONE
-    expected = capsys.readouterr().out
-    assert run("analyze", "--format", "json", "--scheduler", scheduler, *named) == EXIT_DONE
-    assert capsys.readouterr() == (expected, "")
+    command = ("analyze", "--format", "json", *named)
+    outcome = in_process(*command, "--scheduler", scheduler)
+    assert outcome == Outcome(EXIT_DONE, printed(*command), "")
 
 
 @pytest.mark.long
@@ -106,10 +102,7 @@ def test_what_is_lost_with_the_workers_that_did_it_is_tried_once_more(
 
 
 def test_reports_that_cannot_be_read_are_named_as_locally(
-    scheduler: str,
-    reports: list[Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    scheduler: str, reports: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = reports[0].parent
     monkeypatch.chdir(folder)  # where the workers are not
@@ -117,11 +110,10 @@ def test_reports_that_cannot_be_read_are_named_as_locally(
     (folder / "damaged.sqlite").write_bytes(b"SQLite format 3\0 and no more")
     (folder / "text.sqlite").write_text("not a report")
     named = [reports[0].name, "empty.sqlite", "damaged.sqlite", "text.sqlite", "missing.sqlite"]
-    assert run("analyze", "--format", "json", *named) == EXIT_DONE
-    expected = capsys.readouterr()
+    expected = in_process("analyze", "--format", "json", *named)
     assert expected.err.count("\n") == len(named) - 1
-    assert run("analyze", "--format", "json", "--scheduler", scheduler, *named) == EXIT_DONE
-    assert capsys.readouterr() == expected
+    found = in_process("analyze", "--format", "json", "--scheduler", scheduler, *named)
+    assert found == expected
 
 
 def test_a_cluster_without_workers(reports: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,18 +220,15 @@ def test_where_no_scheduler_is(address: str, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("answer", long_after(1, [silent, three_exbibytes, http, closing]))
 def test_what_answers_is_no_scheduler(
-    answer: Callable[[socket.socket], None],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    answer: Callable[[socket.socket], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("traceprof.execution.many_reports.CONNECT_S", 1)
     with server(answer) as port:
         address = f"tcp://127.0.0.1:{port}"
-        assert run("analyze", "--scheduler", address, str(SAMPLE)) == EXIT_ERROR
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"traceprof: cannot use the scheduler {address}: no scheduler of Dask ")
-    assert err.count("\n") == 1
+        outcome = in_process("analyze", "--scheduler", address, SAMPLE)
+    begin = f"traceprof: cannot use the scheduler {address}: no scheduler of Dask "
+    assert outcome.line.startswith(begin)
+    assert (outcome.out, outcome.err.count("\n")) == ("", 1)
 
 
 def test_a_client_that_connects_too_late_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,15 +247,14 @@ def test_a_client_that_connects_too_late_is_closed(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.long
-def test_a_worker_is_no_scheduler(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_is_no_scheduler() -> None:
     with LocalCluster(  # type: ignore[no-untyped-call]
         n_workers=1, processes=True, dashboard_address=":0"
     ) as cluster:
         (worker,) = cluster.workers.values()
-        assert run("analyze", "--scheduler", worker.worker_address, str(SAMPLE)) == EXIT_ERROR
-    err = capsys.readouterr().err
-    assert "no scheduler of Dask answers there" in err
-    assert err.count("\n") == 1
+        outcome = in_process("analyze", "--scheduler", worker.worker_address, SAMPLE)
+    assert "no scheduler of Dask answers there" in outcome.line
+    assert outcome.err.count("\n") == 1
 
 
 @pytest.fixture(scope="module")
@@ -305,16 +293,11 @@ def encrypted(certificates: dict[str, dict[str, str]]) -> Iterator[str]:
 
 
 @pytest.mark.long
-def test_tls(
-    encrypted: str, certificates: dict[str, dict[str, str]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tls(encrypted: str, certificates: dict[str, dict[str, str]]) -> None:
     assert encrypted.startswith("tls://")
-    assert run("analyze", "--format", "json", str(SAMPLE)) == EXIT_DONE
-    expected = capsys.readouterr().out
     with dask.config.set(certificates["ours"]):
-        arguments = ["--format", "json", "--scheduler", encrypted, str(SAMPLE)]
-        assert run("analyze", *arguments) == EXIT_DONE
-    assert capsys.readouterr() == (expected, "")
+        outcome = in_process("analyze", "--format", "json", "--scheduler", encrypted, SAMPLE)
+    assert outcome == Outcome(EXIT_DONE, printed("analyze", "--format", "json", SAMPLE), "")
 
 
 @pytest.mark.long

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import ended, run, unnoticed_signal
+from tests.support.commands import ended, in_process, unnoticed_signal
 from tests.support.selection import long_after
 from tests.support.workers import (
     MAX_WAIT_S,
+    RowCount,
     alone,
+    child_pids,
     hooked_path,
     is_running,
     openers,
@@ -24,10 +26,8 @@ from tests.support.workers import (
 )
 from traceprof.analyses.measurements import RankMeasurements, Wanted
 from traceprof.analysis import Options, analyze_reports
-from traceprof.cli.main import EXIT_ERROR
 from traceprof.errors import UsageError, WorkerError
 from traceprof.execution import many_reports, measuring, workers
-from traceprof.execution import measuring as runner
 from traceprof.execution.measuring import Task
 from traceprof.run.rank import Rank, Window
 from traceprof.run.summary import FailedReport
@@ -49,22 +49,6 @@ def _can_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many_reports, "can_fork", lambda: True)
 
 
-class Count:
-    """Whoever wants to know how many reports are done."""
-
-    expected = done = 0
-
-    def expect(self, number: int) -> None:
-        self.expected += number
-
-    def advance(self, number: int) -> None:
-        self.done += number
-
-
-def child_pids() -> str:
-    return Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
-
-
 def command_line(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Analyse reports by two processes of a program of its own."""
     command = [sys.executable, "-m", "traceprof", "analyze", "--jobs", "2", "--format", "json"]
@@ -76,11 +60,11 @@ def test_processes_find_what_one_finds(reports: list[Path], tmp_path: Path) -> N
     damaged = tmp_path / "damaged.sqlite"
     damaged.write_bytes(b"SQLite format 3\0 and no more")
     paths = [reports[0], damaged, reports[1]]
-    count, before = Count(), child_pids()
+    count, before = RowCount(), child_pids()
     result = analyze_reports(paths, jobs=2, listener=count)
     assert written(result) == alone(paths)
     assert [failed.path for failed in result.failed] == [damaged]
-    assert (count.expected, count.done) == (3, 3)
+    assert (count.expected, count.read) == (3, 3)
     assert child_pids() == before
 
 
@@ -97,7 +81,7 @@ def test_real_runs_find_the_same(traces: Path) -> None:
 def test_processes_that_are_left_over_share_ranks(
     reports: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    noted, measure = tmp_path / "noted", runner.measure_rank
+    noted, measure = tmp_path / "noted", measuring.measure_rank
 
     def note(rank: Rank, window: Window, wanted: Wanted | None = None) -> RankMeasurements:
         with noted.open("a") as file:
@@ -203,6 +187,5 @@ def test_a_process_measures_one_report_after_the_other(monkeypatch: pytest.Monke
     assert str(os.getpid()) not in processes
 
 
-def test_no_jobs_are_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("analyze", "--jobs", "0", "never read") == EXIT_ERROR
-    assert "--jobs" in capsys.readouterr().err
+def test_no_jobs_are_a_mistake() -> None:
+    assert "--jobs" in in_process("analyze", "--jobs", "0", "never read").line

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from sample_traces.simulator import simulate_ddp
 from tests.support.builders import TraceBuilder
 from tests.support.claims import validator
-from tests.support.commands import alter, run
+from tests.support.commands import alter, in_process, printed
 from tests.support.selection import rows_long_after
 from tests.support.traces import SAMPLE, closed_analysis
 from tests.support.workers import alone, reports_of_run, written
 from traceprof.analyses.measurements import MeasuredReport
 from traceprof.analyses.registry import ANALYSES
 from traceprof.analysis import Options, analyze, analyze_reports
-from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS
+from traceprof.cli.main import EXIT_FINDINGS
 from traceprof.errors import TraceFileError, TraceFormatError, UsageError, WorkerError
 from traceprof.execution import measuring, workers
 from traceprof.execution.measuring import Task, measure_file
@@ -59,12 +59,9 @@ def test_open_and_closed_reports_tell_the_same(
 ) -> None:
     paths = simulated if is_labelled else reports_of_run(tmp_path, is_labelled=False)
     paths = paths[:num_reports]
-    analysis = analyze(*paths)
-    try:
+    with closing(analyze(*paths)) as analysis:
         assert written(analysis.result) == alone(paths)
         assert [rank.trace for rank in analysis.run.ranks[::2]] == list(analysis.run.traces)
-    finally:
-        analysis.close()
 
 
 def test_ranks_without_a_gpu_are_told_of_when_their_report_is_closed(tmp_path: Path) -> None:
@@ -118,12 +115,11 @@ def test_a_report_is_named_as_it_was_given(reports: list[Path]) -> None:
 
 @pytest.mark.long
 def test_damaged_reports_are_left_out_and_said_to_be(
-    reports: list[Path], damaged: list[Path], capsys: pytest.CaptureFixture[str]
+    reports: list[Path], damaged: list[Path]
 ) -> None:
     mixed = [damaged[0], reports[0], damaged[1], *reports[1:], damaged[2]]
-    assert run("analyze", "--format", "json", *mixed) == EXIT_DONE
-    out, err = capsys.readouterr()
-    found, whole = json.loads(out), json.loads(alone(reports)[0])
+    outcome = in_process("analyze", "--format", "json", *mixed)
+    found, whole = outcome.document, json.loads(alone(reports)[0])
     validator().validate(found)
     lost = found.pop("lost_reports")
     assert whole.pop("lost_reports") == []
@@ -131,24 +127,21 @@ def test_damaged_reports_are_left_out_and_said_to_be(
     assert whole["headline"]["verdict"].pop("trust") is None
     assert found == whole
     assert [report["path"] for report in lost] == [str(path) for path in damaged]
-    assert err.splitlines() == [f"traceprof: left out: {report['reason']}" for report in lost]
+    reasons = [f"traceprof: left out: {report['reason']}" for report in lost]
+    assert outcome.err.splitlines() == reasons
     assert all(report["path"] in report["reason"] for report in lost)
-    assert run("analyze", *mixed) == EXIT_DONE
-    assert " ".join(capsys.readouterr().out.split()).count("left out: ") == 3
-    assert run("analyze", "--fail-on", "low", *mixed) == EXIT_FINDINGS
+    assert " ".join(printed("analyze", *mixed).split()).count("left out: ") == 3
+    assert in_process("analyze", "--fail-on", "low", *mixed).code == EXIT_FINDINGS
 
 
 def test_open_reports_are_analysed_without_the_damaged_ones(
     reports: list[Path], damaged: list[Path]
 ) -> None:
-    analysis = analyze(damaged[0], *reports[:2], damaged[1])
-    try:
+    with closing(analyze(damaged[0], *reports[:2], damaged[1])) as analysis:
         assert [report.path for report in analysis.result.failed] == damaged[:2]
         assert [trace.path for trace in analysis.run.traces] == reports[:2]
         assert {rank.report for rank in analysis.run.ranks} == {0, 1}
         assert analysis.run.ranks[-1].trace is analysis.run.traces[-1]
-    finally:
-        analysis.close()
 
 
 def test_a_report_whose_ranks_cannot_be_told_is_closed(
@@ -168,50 +161,38 @@ def test_a_report_whose_ranks_cannot_be_told_is_closed(
 
     monkeypatch.setattr(Options, "opened_ranks_of", fail)
     monkeypatch.setattr(NsightTrace, "close", noted)
-    analysis = analyze(*reports[:2])
-    try:
+    with closing(analyze(*reports[:2])) as analysis:
         assert [report.path for report in analysis.result.failed] == closed == [reports[1]]
-    finally:
-        analysis.close()
 
 
-def test_nothing_but_damaged_reports_is_an_error(
-    damaged: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("analyze", *damaged) == EXIT_ERROR
-    out, err = capsys.readouterr()
-    assert not out
-    assert err.count("\n") == 1
-    assert err.startswith("traceprof: none of the 3 reports can be analysed, the first because: ")
-    assert run("analyze", damaged[1]) == EXIT_ERROR
-    assert capsys.readouterr().err.startswith(f"traceprof: cannot read {damaged[1]}: ")
+def test_nothing_but_damaged_reports_is_an_error(damaged: list[Path]) -> None:
+    outcome = in_process("analyze", *damaged)
+    begin = "traceprof: none of the 3 reports can be analysed, the first because: "
+    assert outcome.line.startswith(begin)
+    assert (outcome.out, outcome.err.count("\n")) == ("", 1)
+    alone = in_process("analyze", damaged[1])
+    assert alone.line.startswith(f"traceprof: cannot read {damaged[1]}: ")
     with pytest.raises(TraceFileError):
         analyze(damaged[1])
 
 
-def test_info_leaves_damaged_reports_out(
-    reports: list[Path], damaged: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("info", *reports[:2]) == EXIT_DONE
-    whole = capsys.readouterr().out
-    assert run("info", damaged[0], reports[0], damaged[1], reports[1], damaged[2]) == EXIT_DONE
-    out, err = capsys.readouterr()
-    assert out == whole
-    assert run("analyze", reports[0], *damaged) == EXIT_DONE
-    assert err == capsys.readouterr().err  # worded alike
-    assert err.count("traceprof: left out: cannot read ") == 3
+def test_info_leaves_damaged_reports_out(reports: list[Path], damaged: list[Path]) -> None:
+    mixed = (damaged[0], reports[0], damaged[1], reports[1], damaged[2])
+    outcome = in_process("info", *mixed)
+    assert outcome.out == printed("info", *reports[:2])
+    assert outcome.err == in_process("analyze", reports[0], *damaged).err  # worded alike
+    assert outcome.err.count("traceprof: left out: cannot read ") == 3
 
 
 def test_info_of_a_report_that_is_damaged_where_it_is_read_last(
-    reports: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    reports: list[Path], tmp_path: Path
 ) -> None:
     wrong = tmp_path / "wrong.sqlite"
     wrong.write_bytes(reports[1].read_bytes())
     alter(wrong, f"UPDATE {schema.NVTX.name} SET start = 'late'")
-    assert run("info", wrong, reports[0]) == EXIT_DONE
-    out, err = capsys.readouterr()
-    assert out.count("exported by") == 1
-    assert f"left out: cannot read {wrong}" in err
+    outcome = in_process("info", wrong, reports[0])
+    assert outcome.out.count("exported by") == 1
+    assert f"left out: cannot read {wrong}" in outcome.err
 
 
 def test_a_mistake_of_ours_costs_one_report(

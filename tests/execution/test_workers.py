@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.selection import known, long_after
-from tests.support.workers import is_running, until
+from tests.support.workers import child_pids, is_running, until
 from traceprof.execution import workers as w
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no workers elsewhere")
@@ -37,11 +37,6 @@ def mapped(
 ) -> list[w.Result]:
     many = num_processes * w.MIN_OPERATIONS_OF_A_PROCESS
     return w.map_items(work, items, prepare, many, num_processes=num_processes)
-
-
-def child_pids() -> list[int]:
-    listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
-    return [int(pid) for pid in listed.split()]
 
 
 @pytest.mark.parametrize("num_processes", long_after(3, [1, 2, 3, 9]))

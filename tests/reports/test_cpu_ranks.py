@@ -15,7 +15,7 @@ from tests.support import dashboard
 from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.claims import validator
-from tests.support.commands import run
+from tests.support.commands import printed
 from tests.support.traces import closed_analysis
 from traceprof.analyses import breakdown, exposed_communication, gpu_idle
 from traceprof.analyses.registry import ANALYSES
@@ -205,37 +205,27 @@ def test_labels_of_gpu_copies_ask_for_the_gpus_trace(tmp_path: Path) -> None:
     )
 
 
-# -- info -----------------------------------------------------------------------------------------
-
-
-def info(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    assert run("info", path) == 0
-    return capsys.readouterr().out
-
-
-def test_info(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = info(training(TraceBuilder(), 0, 1).write(tmp_path), capsys)
+def test_info(tmp_path: Path) -> None:
+    out = printed("info", training(TraceBuilder(), 0, 1).write(tmp_path))
     assert "rank 1: process 101 without GPU work, 190 ms from 0.000000 s, 2 training steps" in out
     assert "cannot analyse" not in out
     assert "no GPU operation was recorded of these processes" in out
 
 
-def test_info_where_nothing_is_labelled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = info(TraceBuilder().label("forward", 0, 9).write(tmp_path), capsys)
+def test_info_where_nothing_is_labelled(tmp_path: Path) -> None:
+    out = printed("info", TraceBuilder().label("forward", 0, 9).write(tmp_path))
     assert "communication: no range of instrument names any" in out
     assert "'forward'" in out  # one of the longest ranges, which might be a step
 
 
 @pytest.mark.parametrize("name", ["traceprof", "my-program"])
-def test_info_warns_of_a_domain_without_ranges(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_info_warns_of_a_domain_without_ranges(tmp_path: Path, name: str) -> None:
     builder = TraceBuilder().kernel(0, 9)
     for number, domain in enumerate((name, "NCCL", "cuBLAS"), 1):
         row = {"start": 0, "eventType": schema.NVTX_DOMAIN, "globalTid": global_tid()}
         builder.raw("NVTX_EVENTS", **row, domainId=number, text=domain)
     path = builder.write(tmp_path)
-    out = info(path, capsys)
+    out = printed("info", path)
     assert f"nothing was recorded of the NVTX domain '{name}'" in out
     assert "nvtx==0.2.11" in out
     assert out.count("nothing was recorded") == 1  # libraries make domains that they never use
@@ -243,9 +233,7 @@ def test_info_warns_of_a_domain_without_ranges(
 
 
 @pytest.mark.parametrize("event_type", [schema.NVTX_PUSH_POP, 60, schema.NVTX_MARK])
-def test_info_is_silent_about_a_domain_with_any_event(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], event_type: int
-) -> None:
+def test_info_is_silent_about_a_domain_with_any_event(tmp_path: Path, event_type: int) -> None:
     builder = TraceBuilder().kernel(0, 9)
     builder.nvtx("x", 0, 5, domain="my-program", event_type=event_type)
-    assert "nothing was recorded" not in info(builder.write(tmp_path), capsys)
+    assert "nothing was recorded" not in printed("info", builder.write(tmp_path))

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from tests.support.builders import TraceBuilder
-from tests.support.commands import run
+from tests.support.commands import in_process, run
 from tests.support.selection import long_after
 from tests.support.traces import analysis_of
 from traceprof.cli import export
@@ -123,9 +123,7 @@ def test_names_stay_names(tmp_path: Path) -> None:
     assert parquet["name"].tolist() == [name, "gemm"]
 
 
-def test_other_files_stay_and_nothing_is_left_behind(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_files_stay_and_nothing_is_left_behind(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     (folder / "mine.txt").write_text("mine")
@@ -136,14 +134,14 @@ def test_other_files_stay_and_nothing_is_left_behind(
     assert (folder / "mine.txt").read_text() == "mine"
     assert len(pd.read_csv(folder / "kernels.csv")) == 480
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert run("export", "csv", SAMPLES / "ddp.sqlite", "-o", folder / "mine.txt") == 2
-    assert "it is not a folder" in capsys.readouterr().err
+    refused = in_process("export", "csv", SAMPLES / "ddp.sqlite", "-o", folder / "mine.txt")
+    assert "it is not a folder" in refused.line
 
 
 def test_without_the_extra_it_says_what_to_install(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export, "find_spec", lambda _: None)
     for what in ("perfetto", "parquet"):
-        assert run("export", what, SAMPLES / "ddp.sqlite", "-o", tmp_path / "out") == 2
-        assert "pip install '.[export]'" in capsys.readouterr().err
+        refused = in_process("export", what, SAMPLES / "ddp.sqlite", "-o", tmp_path / "out")
+        assert "pip install '.[export]'" in refused.line

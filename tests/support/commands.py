@@ -202,6 +202,18 @@ def in_process(*arguments: str | Path) -> Outcome:
     return Outcome(code, out.getvalue(), err.getvalue())
 
 
+def printed(*arguments: str | Path) -> str:
+    """Return what a command prints, which must end well."""
+    outcome = in_process(*arguments)
+    assert outcome.code == EXIT_DONE, outcome.err
+    return outcome.out
+
+
+def json_of(*arguments: str | Path) -> dict[str, Any]:
+    """Return the JSON of a command that must end well."""
+    return in_process(*arguments, "--format", "json").document
+
+
 def analyzed_apart(*reports: Path) -> Outcome:
     return outcome_of(sys.executable, "-m", "traceprof", "analyze", "--format", "json", *reports)
 

@@ -108,6 +108,12 @@ def is_running(process: int) -> bool:
     return state.split()[0] != "Z"
 
 
+def child_pids() -> list[int]:
+    """Return the processes that this one has started, and that have not ended."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
+    return [int(pid) for pid in children.split()]
+
+
 _FOLDER = "folder_of_stacks"  # what workers learn from who starts them
 _OF_PYTEST = re.compile(r"/(?:_pytest|execnet|pluggy|xdist)/")
 _MAX_WAIT_S = 10  # for the end of a worker whose connection is gone
