@@ -1,7 +1,6 @@
 """Queries: results are those of pandas, no file is read or written, and all come to an end."""
 
 import csv
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,12 +25,6 @@ from traceprof.errors import MissingExtraError, UsageError
 from traceprof.frames.open_run import RunFrames
 
 UTC = 1_700_000_000_000_000_000
-
-
-@pytest.fixture(scope="module")
-def analysis() -> Iterator[Analysis]:
-    with analysis_of(SAMPLE) as made:
-        yield made
 
 
 def test_a_result_equals_that_of_pandas(analysis: Analysis) -> None:

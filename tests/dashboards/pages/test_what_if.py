@@ -1,8 +1,6 @@
 """What if: the answers of `traceprof whatif`, worked out beside the page, with their checks."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 from msgspec import structs
@@ -13,9 +11,9 @@ from dashboards.pages import what_if
 from dashboards.questions import PendingAnswer, Questions, answer_by, questions_about
 from dashboards.view import View
 from tests.support.dashboard import named, text
-from tests.support.traces import CPU_SAMPLE, SAMPLE
+from tests.support.traces import CPU_SAMPLE, analysis_of
 from tests.support.workers import until
-from traceprof.analysis import Analysis, analyze
+from traceprof.analysis import Analysis
 from traceprof.errors import UsageError
 from traceprof.progress import Progress
 from traceprof.replay.assumptions.assumption import defaults
@@ -24,12 +22,6 @@ from traceprof.replay.whatif import answers_to
 from traceprof.units import duration, percent
 
 ASSUMED = ("no-sync", "link=4x")
-
-
-@pytest.fixture(scope="module")
-def analysis() -> Iterator[Analysis]:
-    with closing(analyze(SAMPLE)) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +76,7 @@ def test_bars_are_what_is_gained(asked: WhatIf) -> None:
 
 
 def test_what_cannot_be_said_is_refused_with_its_reason() -> None:
-    with closing(analyze(CPU_SAMPLE)) as cpu:
+    with analysis_of(CPU_SAMPLE) as cpu:
         refused = answers_to(cpu, ())
     assert refused.refused is not None
     shown = text(what_if.drawn(PendingAnswer(refused, is_over=True)))

@@ -1,17 +1,13 @@
-"""Areas, strips, collectives and neighbours, against what was planted and counted one by one."""
+"""Areas, strips and neighbours, against what was planted and counted one by one."""
 
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from dashboards.server.app import create_app
 from dashboards.timeline.area import listed, statistics
 from dashboards.timeline.events import NameTable
 from dashboards.timeline.tiles import strip
 from dashboards.timeline.tracks import RankTimeline, Track
 from tests.support.builders import TraceBuilder
-from tests.support.dashboard import timelines
+from tests.support.dashboard import asking, timelines
 from tests.support.traces import analysis_of
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -105,34 +101,10 @@ def test_the_label_of_a_generic_kernel_says_what_it_computes() -> None:
     assert names.matching("mulfunctor").tolist() == [1]
 
 
-def ask(path: Path, *questions: tuple[str, dict[str, Any]]) -> list[tuple[int, Any]]:
-    """Return status and JSON of what the server answers."""
-    with analysis_of(path) as analysis:
-        browser = create_app(analysis).server.test_client()
-        replies = [
-            browser.get(f"/timeline/{route}", query_string=asked) for route, asked in questions
-        ]
-        return [
-            (reply.status_code, reply.get_json() if reply.is_json else None) for reply in replies
-        ]
-
-
 def test_neighbours_in_a_row(tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(0, 5).kernel(20, 25).kernel(10, 12, stream=9)
     asked = [("0.op.0", "next"), ("0.op.0", "previous"), ("0.op.1", "next"), ("0.call.0", "next")]
-    replies = ask(
-        trace.write(tmp_path),
-        *[("neighbour", {"id": event, "direction": way}) for event, way in asked],
-        ("neighbour", {"id": "0.op.99", "direction": "next"}),
-        ("neighbour", {"id": "9.op.0", "direction": "next"}),
-        ("neighbour", {"id": "0.op.0", "direction": "up"}),
-    )
-    ids = [answer["id"] for status, answer in replies[:4] if status == 200]
+    with analysis_of(trace.write(tmp_path)) as analysis:
+        ask = asking(analysis)
+        ids = [ask("neighbour", id=event, direction=way)["id"] for event, way in asked]
     assert ids == ["0.op.2", None, None, "0.call.2"]
-    assert [status for status, _ in replies[4:]] == [404, 404, 400]
-
-
-@pytest.mark.parametrize("event", ["0.op.0", "0.call.0", "0.op.99"])
-def test_what_meets_nobody_is_no_collective(tmp_path: Path, event: str) -> None:
-    ((status, _),) = ask(TraceBuilder().kernel(0, 5).write(tmp_path), ("collective", {"id": event}))
-    assert status == 404

@@ -95,21 +95,6 @@ def test_wheel_and_keyboard_zoom_and_move(timeline: Timeline) -> None:
 
 
 @pytest.mark.long
-def test_down_to_single_nanoseconds(timeline: Timeline, analysis: Analysis) -> None:
-    _, end, _ = first_kernel(analysis)
-    timeline.ask(f"t.setView({{start: {end} - 5, span: 10}})")
-    timeline.wait()
-    row = timeline.ask("t.rows.find((row) => row.label === 'stream 7 · compute').track.row")
-    tile = timeline.ask(f"t.data.tiles.get('{row}')")
-    assert tile["columns"] == tile["span"] == 16
-    # Where the kernel ends is exact: five of the ten nanoseconds in view are covered.
-    assert tile["start"] + tile["begin"][0] + tile["length"][0] == end
-    assert tile["names"]  # eight of sixteen nanoseconds are half of the screen: room for a name
-    timeline.press("w")
-    assert timeline.view[1] == 10
-
-
-@pytest.mark.long
 def test_dragging_moves_and_with_control_zooms(timeline: Timeline) -> None:
     timeline.press("w", "w")
     start, span = timeline.view
@@ -326,21 +311,6 @@ def test_times_of_the_clock(page: Page, tmp_path: Path) -> None:
         assert "5.00 µs (5 002 ns)" in timeline.panel
         timeline.wait_for_address("start", str(UTC + 4000))
         page.goto("about:blank")  # before the server goes
-
-
-@pytest.mark.long
-def test_several_ranks_stand_below_one_another(page: Page, sample_url: str) -> None:
-    timeline = Timeline(page, f"{sample_url}/timeline?rank=0,1")
-    ranks = [label for label in timeline.labels if label.startswith("rank ")]
-    assert [rank[:6] for rank in ranks] == ["rank 0", "rank 1"]
-    # The threads are folded, so that the GPUs can be compared.
-    assert timeline.labels.count("stream 7 · compute") == 2
-    assert "CUDA API" not in timeline.labels
-    canvas = box_of(page.locator("#timeline canvas"))
-    top = timeline.ask("t.rows.find((row) => row.label.startsWith('rank 1')).top")
-    page.mouse.click(canvas["x"] + 300, canvas["y"] + top + 10)
-    timeline.wait()
-    assert timeline.labels.count("stream 7 · compute") == 1
 
 
 @pytest.mark.long

@@ -50,6 +50,11 @@ def test_conditions_stand_anywhere_between_words(written: str, query: Query) -> 
 def test_the_word_on_a_bar_is_found() -> None:
     with analysis_of(SAMPLE.with_stem("training")) as analysis:
         search, said = searching(analysis), messages(analysis.run.ranks[0])
+        ask = asking(analysis)
+        shown = ask("rank", rank=0)
+        row = next(one["row"] for one in shown["rows"] if one["kind"] == COMMUNICATION)
+        begin = int(analysis.run.ranks[0].operations.kernels.start_ns[said.kernel[0]])
+        tile = ask("tiles", rows=row, start=begin, end=begin + 50, columns=50)["rows"][row]
         operation = said.operations[int(said.operation[0])]
         alike = said.operation == said.operation[0]
         found = search(f"{operation} rank:0 kind:communication")
@@ -57,6 +62,7 @@ def test_the_word_on_a_bar_is_found() -> None:
         assert found["next"]["id"] == f"0.{OPERATION}.{int(said.kernel[0])}"
         sized = said.bytes == said.bytes[0]
         size = size_text(int(said.bytes[0]))
+        assert [*tile["labels"].values()] == [f"{operation} {size}"]
         for written in (
             f"{operation} {size}",
             f"bytes={said.bytes[0]}",

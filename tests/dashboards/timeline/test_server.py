@@ -39,7 +39,7 @@ def client(path: Path) -> Iterator[Get]:
         yield get
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def sample() -> Iterator[Get]:
     yield from client(SAMPLE)
 
@@ -261,8 +261,8 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     *(("path", {"step": value}) for value in EVIL_NUMBERS),
     ("path", {"rank": 0}),
     ("path", {"rank": "x", "start": 0, "end": 1}),
-    ("namesake", {"id": "0.op", "direction": "next"}),
-    ("namesake", {"id": "0.op.0", "direction": "up"}),
+    *((way, {"id": "0.op", "direction": "next"}) for way in ("namesake", "neighbour")),
+    *((way, {"id": "0.op.0", "direction": "up"}) for way in ("namesake", "neighbour")),
     ("search", {**SEARCH, "text": ""}),
     ("search", {**SEARCH, "text": "x" * 4001}),
     ("search", {**SEARCH, "direction": "up"}),
@@ -279,40 +279,39 @@ MISSING: list[tuple[str, dict[str, Any]]] = [
     ("event", {"id": "0.range.999999"}),
     ("block", {"row": "0.99", "start": 0, "end": 1}),
     ("path", {"rank": 99, "start": 0, "end": 1}),
-    ("namesake", {"id": "99.op.0", "direction": "next"}),
-    ("namesake", {"id": "0.op.999999", "direction": "next"}),
+    *(
+        (way, {"id": event, "direction": "next"})
+        for way in ("namesake", "neighbour")
+        for event in ("99.op.0", "0.op.999999")
+    ),
+    *(("collective", {"id": event}) for event in ("0.op.0", "0.call.0", "0.op.999999")),
     ("search", {**SEARCH, "rank": "0,99"}),
     ("search", {**SEARCH, "from": "0.op.999999"}),
     ("search", {**SEARCH, "from": "1.op.0"}),
 ]
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[Get]:
-    yield from client(SAMPLE)
-
-
 def test_what_cannot_be_answered_is_refused_and_logged(
-    served: Get, caplog: pytest.LogCaptureFixture
+    sample: Get, caplog: pytest.LogCaptureFixture
 ) -> None:
     for status, cases in ((400, REFUSED), (404, MISSING)):
         for route, parameters in cases:
             caplog.clear()
             with caplog.at_level(logging.WARNING):
-                response = served(route, **parameters)
+                response = sample(route, **parameters)
             assert response.status_code == status, (route, parameters)
             (line,) = [record.getMessage() for record in caplog.records]
             assert f"/timeline/{route}" in line
             assert line.isprintable()
     # The process goes on.
-    assert served("rank", rank=0).status_code == 200
+    assert sample("rank", rank=0).status_code == 200
 
 
-def test_the_extremes_that_are_allowed(served: Get) -> None:
+def test_the_extremes_that_are_allowed(sample: Get) -> None:
     limit = (1 << 62) - 1
-    reply = answer(served("tiles", rows="0.0", start=-limit, end=limit, columns=8192))
+    reply = answer(sample("tiles", rows="0.0", start=-limit, end=limit, columns=8192))
     assert events(reply["rows"]["0.0"]) == 6
-    reply = answer(served("tiles", rows="0.0", start=limit - 1, end=limit, columns=1))
+    reply = answer(sample("tiles", rows="0.0", start=limit - 1, end=limit, columns=1))
     assert events(reply["rows"]["0.0"]) == 0
 
 

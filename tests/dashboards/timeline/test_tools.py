@@ -160,39 +160,6 @@ def test_the_next_event_of_a_row_by_key(timeline: Timeline) -> None:
     timeline.wait_for(f"t.selected.id === '{first[0]}'")
 
 
-@pytest.mark.long
-def test_the_view_before_comes_back(timeline: Timeline) -> None:
-    whole = timeline.view
-    timeline.ask("t.frame(t.view.start, t.view.start + t.view.span / 4)")
-    timeline.wait()
-    middle = timeline.view
-    timeline.ask("t.frame(t.view.start, t.view.start + t.view.span / 4)")
-    timeline.wait()
-    timeline.press("b")
-    assert timeline.view == pytest.approx(middle)
-    timeline.page.get_by_role("button", name="back to the view before (B)").click()
-    timeline.wait()
-    assert timeline.view == pytest.approx(whole)
-
-
-@pytest.mark.long
-def test_rows_are_pinned_hidden_and_shown_again(timeline: Timeline) -> None:
-    timeline.page.mouse.move(*place(timeline, 600, "stream 7 · copy"))
-    timeline.wait_for("t.pointer.row !== null")
-    timeline.press("i")
-    assert timeline.labels[0].endswith("stream 7 · copy")
-    assert timeline.ask("t.rows[0].pinned")
-    timeline.page.mouse.move(*place(timeline, 600, "stream 7 · compute"))
-    timeline.press("h")
-    assert "stream 7 · compute" not in timeline.labels
-    timeline.page.get_by_role("button", name=re.compile("show the 1 hidden rows")).click()
-    timeline.wait()
-    assert "stream 7 · compute" in timeline.labels
-    timeline.page.mouse.move(*place(timeline, 600, timeline.labels[0]))
-    timeline.press("i")
-    assert not timeline.ask("t.rows.some(({pinned}) => pinned)")
-
-
 ORDER = "t.rows.filter(({track}) => track?.source === 'op').map(({label}) => label)"
 
 
@@ -222,6 +189,12 @@ def test_rows_are_moved_by_key_and_mouse_and_a_link_shows_the_same(timeline: Tim
     assert again.labels[0].endswith("NVTX")
     assert not again.ask(f"t.rows.some(({{track}}) => track?.row === '{hidden}')")
     assert sorted(moved) == sorted(before)
+    timeline.page.get_by_role("button", name="show the 1 hidden rows").click()
+    again.wait()
+    assert again.ask(f"t.rows.some(({{track}}) => track?.row === '{hidden}')")
+    timeline.page.mouse.move(*place(again, 600, again.labels[0]))
+    again.press("i")
+    assert not again.ask("t.rows.some(({pinned}) => pinned)")
 
 
 @pytest.mark.long
@@ -293,19 +266,6 @@ def test_a_row_of_all_ranks_says_who_came_late_and_leads_there(page: Page, serve
     # One rank alone has no such row.
     alone = Timeline(page, f"{serve(SAMPLE.with_stem('training'))}/timeline?rank=0")
     assert not alone.ask("t.rows.some(({spreads}) => spreads)")
-
-
-@pytest.mark.long
-def test_labels_say_what_a_collective_carries(page: Page, serve: Serve) -> None:
-    url = serve(SAMPLE.with_stem("nccl-serialization"))
-    timeline = Timeline(page, f"{url}/timeline?rank=0")
-    row = timeline.ask("t.rows.find(({label}) => label.endsWith('communication')).track.row")
-    events = timeline.ask(f"t.data.answer('events', {{...t.areas.inSight(), rows: '{row}'}})")
-    timeline.ask(f"t.select('{events['events'][0]['id']}', {{go: true}})")
-    timeline.wait_for("t.selected !== null")
-    timeline.press("f")
-    labels = timeline.ask(f"Object.values(t.data.tiles.get('{row}').labels)")
-    assert any(re.fullmatch(r"\w+ [\d.]+ [kMG]?B", label) for label in labels)
 
 
 @pytest.mark.long

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from dashboards.timeline import rows
 from dashboards.timeline.events import OPERATOR, OPERATORS, STALL, STALLS
-from dashboards.timeline.rows import Row
 from dashboards.timeline.store import Timelines
 from tests.support.dashboard import Ask, Serve, Timeline, asking
 from tests.support.traces import SAMPLE, analysis_of
@@ -62,17 +60,6 @@ def test_a_name_is_sent_where_it_has_room(ask: Any, row: dict[str, Any]) -> None
     tile = ask("tiles", rows=row["row"], **view)["rows"][row["row"]]
     said = [tile["names"].get(str(name)) for name in tile["name"]]
     assert said == ["loss is read 0", None]
-
-
-def test_marks_at_once_are_one_symbol() -> None:
-    times = np.array([5, 5, 7, 40], np.int64)
-    seen = rows.moments(Row.of(times, times), 0, 50, 50)
-    assert seen.event.tolist() == [2, 3]
-    assert (seen.column.tolist(), seen.count.tolist()) == ([5], [2])
-    assert len(seen.event) + seen.count.sum() == 4
-    few = rows.moments(Row.of(times, times), 0, 50, 2)
-    assert few.event.tolist() == [3]
-    assert few.count.tolist() == [3]
 
 
 def test_what_is_known_of_one(ask: Any) -> None:
