@@ -164,10 +164,6 @@ def _step(text: str) -> str:
     return text
 
 
-def _scope(text: str) -> Address:
-    return _parsed(OVERVIEW, text, _CHOSEN)
-
-
 class _Form(NamedTuple):
     pattern: str | None = None  # a regular expression for all of a value
     meaning: str = ""  # of the pattern
@@ -184,6 +180,7 @@ _INDICES = _Form(
 )
 _ROWS = _Form(r"[0-9]+\.[0-9]+(,[0-9]+\.[0-9]+)*", "a list of rows of the timeline", most=20_000)
 _RANK_STEP = _Form(rf"{_INDEX}(\.{_INDEX})?", "a rank, or a rank and a step as in 0.12", _step)
+_CHOSEN = ("rank", "report", "start", "end")
 PARAMETERS = {
     "rank": _INDICES,
     "report": _INDICES,
@@ -204,10 +201,9 @@ PARAMETERS = {
     ),
     "before": _RANK_STEP,
     "after": _RANK_STEP,
-    "scope": _Form(read=_scope),
+    "scope": _Form(read=lambda text: _parsed(OVERVIEW, text, _CHOSEN)),
 }
 """What an address can say, in the order in which it is written."""
 
-_CHOSEN = ("rank", "report", "start", "end")
 # Of other names.
 _FIELDS = {"start": "start_ns", "end": "end_ns", "path": "step_path", "list": "order"}

@@ -129,18 +129,13 @@ def _rank_clocks(analysis: Analysis) -> dict[int, RankClock]:
         ranks[rank.rank] = RankClock(
             clocks, report, -clocks.seeds_ns[0], uncertainty_ns, how, panel
         )
-    first = {
-        panel: min(
-            (
-                ranks[number].at(start)
-                for number, start in starts.items()
-                if ranks[number].panel == panel
-            ),
-            default=0,
-        )
-        for panel in panels.values()
-    }
+    first: dict[int, int] = {}  # start of each panel
+    for number, start in starts.items():
+        panel, at = ranks[number].panel, ranks[number].at(start)
+        first[panel] = min(first.get(panel, at), at)
     return {
-        number: replace(clock, shift_ns=clock.shift_ns + first[0] - first[clock.panel])
+        number: replace(
+            clock, shift_ns=clock.shift_ns + first.get(0, 0) - first.get(clock.panel, 0)
+        )
         for number, clock in ranks.items()
     }

@@ -89,8 +89,10 @@ def answer(analysis: Analysis, sql: str) -> QueryResult:
         timer = threading.Timer(MAX_S, connection.interrupt)
         try:
             statements = connection.extract_statements(sql)
-            if [one.type for one in statements] != [duckdb.StatementType.SELECT]:
-                why = f"it must be one SELECT, and is {_kinds(statements)}"
+            kinds = [one.type.name.replace("_", " ") for one in statements]
+            if kinds != ["SELECT"]:
+                what = f"{len(kinds)} statements" if len(kinds) > 1 else "".join(kinds) or "empty"
+                why = f"it must be one SELECT, and is {what}"
                 raise UsageError(_WHAT, why, "write SELECT … FROM a table below")
             for name in tables().keys() & words:
                 connection.register(name, whole_table(analysis, name))
@@ -101,11 +103,6 @@ def answer(analysis: Analysis, sql: str) -> QueryResult:
             raise UsageError(_WHAT, *_said(error)) from error
         finally:
             timer.cancel()
-
-
-def _kinds(statements: list[Any]) -> str:
-    kinds = [one.type.name.replace("_", " ") for one in statements]
-    return f"{len(kinds)} statements" if len(kinds) > 1 else kinds[0] if kinds else "empty"
 
 
 def _result(connection: Any) -> QueryResult:  # noqa: ANN401

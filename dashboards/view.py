@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar, cast
 
 from dashboards.address import TIMELINE, Address
@@ -26,15 +25,12 @@ from traceprof.run.rank import Window
 from traceprof.run.windows import time_window
 from traceprof.units import ranks_text
 
-Range = tuple[int | None, int | None]
-Key = tuple[int, str, int, int]
 Measure = Callable[[Rank, Window], RankResult | None]
 
 Measured = TypeVar("Measured", bound="RankResult")
-_MAX_KEPT = 4096  # results
 _BY_NAME = {analysis.name: analysis for analysis in ANALYSES}
+# What a rank is measured from takes memory: it is released before the next one is measured.
 _lock = threading.Lock()
-_kept: OrderedDict[Key, tuple[Rank, RankResult | None]] = OrderedDict()
 
 
 def time_range(scope: Address, clock: RankClock) -> tuple[int | None, int | None]:
@@ -47,21 +43,15 @@ def _compute_parts(rank: Rank, window: Window) -> ComputeParts:
     return compute_parts.run(rank, window, launched_kernels.run(rank, window))
 
 
-def _measured(rank: Rank, chosen: Range, name: str, run: Measure) -> RankResult | None:
-    """Return the result for a rank in the chosen time; None if the rank did nothing then."""
-    window, whole = time_window(rank, chosen), rank.window
+@lru_cache(maxsize=4096)
+def _measured(measure: Measure, rank: Rank, window: Window) -> RankResult | None:
+    """Return the result for a rank in a time; None if the rank did nothing then."""
+    whole = rank.window
     if window.end_ns <= whole.start_ns or window.start_ns > whole.end_ns or not window.length_ns:
         return None
-    key = (id(rank), name, window.start_ns, window.end_ns)
-    # One at a time: what a rank was measured from takes memory, and is released afterwards.
-    with _lock:
-        if key not in _kept:
-            _kept[key] = (rank, run(rank, window))
-            rank.release()
-        _kept.move_to_end(key)
-        if len(_kept) > _MAX_KEPT:
-            _kept.popitem(last=False)
-        return _kept[key][1]
+    result = measure(rank, window)
+    rank.release()
+    return result
 
 
 @dataclass(frozen=True)
@@ -102,39 +92,38 @@ class View:
             if (rank.device is not None or analysis.is_for_cpu)
             and all(map(rank.trace.holds, analysis.requires))
         ]
-        return self._chosen(self.analysis.of(module), applies, analysis.name, analysis.measure)
+        return self._chosen(self.analysis.of(module), applies, analysis.measure)
 
     @property
     def kernels(self) -> tuple[KernelTable, ...]:
         """The tables of kernels of the ranks chosen, in the time chosen."""
-        whole = self.analysis.measured.kernels
-        return self._chosen(whole, self._gpus, kernel_table.__name__, kernel_table.run)
+        return self._chosen(self.analysis.measured.kernels, self._gpus, kernel_table.run)
 
     @property
     def compute(self) -> tuple[ComputeParts, ...]:
         """What the compute of the ranks chosen consists of, in the time chosen."""
-        whole = self.analysis.measured.compute
-        return self._chosen(whole, self._gpus, compute_parts.__name__, _compute_parts)
+        return self._chosen(self.analysis.measured.compute, self._gpus, _compute_parts)
 
     @property
     def _gpus(self) -> list[Rank]:
         return [rank for rank in self.ranks if rank.device is not None]
 
     def _chosen(
-        self, whole: Iterable[Measured], ranks: Iterable[Rank], name: str, measure: Measure | None
+        self, whole: Iterable[Measured], ranks: Iterable[Rank], measure: Measure | None
     ) -> tuple[Measured, ...]:
         """Return the chosen results; where a range is chosen, measure it on these ranks."""
         scope = self.address.chosen
         if not scope.has_range:
             chosen = (result for result in whole if result.rank in self.numbers)
             return tuple(sorted(chosen, key=lambda result: result.rank))
-        results = (
-            _measured(rank, time_range(scope, self.clock.rank(rank.rank)), name, measure)
-            for rank in ranks
-            if measure is not None
-        )
-        known = (result for result in results if result is not None)
-        return cast("tuple[Measured, ...]", tuple(known))
+        if measure is None:
+            return ()
+        results = []
+        for rank in ranks:
+            window = time_window(rank, time_range(scope, self.clock.rank(rank.rank)))
+            with _lock:
+                results.append(_measured(measure, rank, window))
+        return cast("tuple[Measured, ...]", tuple(one for one in results if one is not None))
 
     @property
     def findings(self) -> tuple[Finding, ...]:

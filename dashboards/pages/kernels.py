@@ -165,30 +165,24 @@ def beside_communication(view: View) -> dict[str, tuple[float, float]]:
     for result in view.of(overlap_slowdown):
         for kernel in result.signatures:
             taken, alone = by_name.get(kernel.name, (0, 0))
-            expected = kernel.overlapped_ns - kernel.excess_ns
-            by_name[kernel.name] = taken + kernel.overlapped_ns, alone + expected
+            alone += kernel.overlapped_ns - kernel.excess_ns
+            by_name[kernel.name] = taken + kernel.overlapped_ns, alone
     return by_name
 
 
 def first_of_each(rank: Rank, start_ns: int, end_ns: int) -> dict[str, tuple[int, int, int]]:
     """Return start, end and index of the first kernel of each name that starts in a time span."""
     kernels = rank.operations.kernels
-    first, stop = np.searchsorted(kernels.start_ns, (start_ns, end_ns), side="left").tolist()
-    places = np.arange(first, stop)
-    signatures = kernels.packed_signature.at(places)
-    # Of several that are assigned to one signature the last one stays: so the first one comes last.
-    first_place = np.full(len(kernels.name_of_signature), -1, np.int64)
-    first_place[signatures[::-1]] = places[::-1]
-    by_name: dict[str, tuple[int, int, int]] = {}
-    known = np.flatnonzero(first_place >= 0)
-    starts = kernels.start_ns[first_place[known]].tolist()
-    ends = kernels.ends(first_place[known]).tolist()
-    indices = first_place[known].tolist()
-    for signature, start, end, index in zip(known.tolist(), starts, ends, indices, strict=True):
-        name = rank.kernel_names[int(kernels.name_of_signature[signature])]
-        if name not in by_name or start < by_name[name][0]:
-            by_name[name] = start, end, index
-    return by_name
+    places = np.arange(*np.searchsorted(kernels.start_ns, (start_ns, end_ns)))
+    # Of several values for one key the last one stays, here and below: so the first one comes last.
+    first_of_signature = np.full(len(kernels.name_of_signature), -1)
+    first_of_signature[kernels.packed_signature.at(places)[::-1]] = places[::-1]
+    first = np.sort(first_of_signature[first_of_signature >= 0])[::-1]
+    names = kernels.name_of_signature[kernels.packed_signature.at(first)].tolist()
+    times = kernels.start_ns[first].tolist(), kernels.ends(first).tolist(), first.tolist()
+    return dict(
+        zip((rank.kernel_names[name] for name in names), zip(*times, strict=True), strict=True)
+    )
 
 
 def _categories(uses: Sequence[KernelSum], total_ns: int) -> Component:
@@ -267,13 +261,31 @@ def _table(view: View, uses: Sequence[KernelSum], total_ns: int, num_ranks: int)
     places = _places(view, uses[:_MAX_ROWS])
     rows = []
     for use in uses[:_MAX_ROWS]:
-        number = use.worst[0]
+        number, worst = use.worst
         launcher = launched[number].of(use.name) if number in launched else Launcher()
         whole = of_all.get((number, use.name))
         reach = None if whole is None else reached(launcher, whole, view.rank(number).gpu)
-        row = _row(use, beside.get(use.name), total_ns, num_ranks)
-        row |= {"operator": launcher.operator, "module": launcher.module, "href": places[use.name]}
-        rows.append(row | {"reach": None if reach is None else reach.share})
+        per_step = [one.per_step_ns for _, one in use.of_ranks if one.per_step_ns is not None]
+        slowed = beside.get(use.name)
+        row = {
+            "title": one_line(kernel_title(use.name), _MAX_NAME),
+            "category": str(worst.kind.category) if worst.kind.is_known else "not known",
+            "precision": arithmetic_text(worst.kind).strip("-"),
+            "operator": launcher.operator,
+            "module": launcher.module,
+            "total_ns": use.total_ns / num_ranks,
+            "reach": None if reach is None else reach.share,
+            "share": share(use.total_ns, total_ns),
+            "per_step_ns": sum(per_step) / num_ranks if per_step else None,
+            "count": sum(one.count for _, one in use.of_ranks),
+            "median_ns": worst.median_ns,
+            "beside_ns": slowed and slowed[0] / num_ranks,
+            "slowdown": slowed[0] / slowed[1] if slowed and slowed[1] > 0 else None,
+            "most_ns": worst.total_ns,
+            "rank": number,
+            "href": places[use.name],
+        }
+        rows.append(row)
     columns = (*_KERNELS, *(_BY_RANK if num_ranks > 1 else ()))
     note = f"the mean over {num_ranks} ranks" if num_ranks > 1 else ""
     parts: list[Any] = [table("kernels", columns, rows, "kernels.csv", in_sight=12)]
@@ -282,28 +294,6 @@ def _table(view: View, uses: Sequence[KernelSum], total_ns: int, num_ranks: int)
         spent = sum(use.total_ns for use in rest) // num_ranks
         parts.append(f"{counted(len(rest), 'more name')}, {duration(spent)} together")
     return card("By name", *parts, note=note)
-
-
-def _row(
-    use: KernelSum, beside: tuple[float, float] | None, total_ns: int, num_ranks: int
-) -> dict[str, Any]:
-    number, worst = use.worst
-    kind = worst.kind
-    per_step = [entry.per_step_ns for _, entry in use.of_ranks if entry.per_step_ns is not None]
-    return {
-        "title": one_line(kernel_title(use.name), _MAX_NAME),
-        "category": str(kind.category) if kind.is_known else "not known",
-        "precision": arithmetic_text(kind).strip("-"),
-        "total_ns": use.total_ns / num_ranks,
-        "share": share(use.total_ns, total_ns),
-        "per_step_ns": sum(per_step) / num_ranks if per_step else None,
-        "count": sum(entry.count for _, entry in use.of_ranks),
-        "median_ns": worst.median_ns,
-        "beside_ns": None if beside is None else beside[0] / num_ranks,
-        "slowdown": beside[0] / beside[1] if beside is not None and beside[1] > 0 else None,
-        "most_ns": worst.total_ns,
-        "rank": number,
-    }
 
 
 def _places(view: View, uses: Sequence[KernelSum]) -> dict[str, str]:

@@ -67,23 +67,16 @@ def layout(view: View) -> Component:
             view.analysis.run.how_to_collect(Part.API_CALLS),
         )
         return ui.page(TITLE, lead, ui.card("Depth over time", empty), gaps)
-    worst, ordered = sorted(results, key=_cost, reverse=True), ui.sorted_worst_first(results, _cost)
+    worst = sorted(results, key=_cost, reverse=True)
+    rows = [_row(result) for result in ui.sorted_worst_first(results, _cost)]
+    listed = [result for result in worst[:_MAX_LISTED] if result.longest or result.late]
     return ui.page(
         TITLE,
         lead,
         _depth(view, results),
-        ui.card(
-            "Queues", ui.with_table(table("queues", _QUEUES, [*map(_row, ordered)]), len(ordered))
-        ),
+        ui.card("Queues", ui.with_table(table("queues", _QUEUES, rows), len(rows))),
         _holders(worst),
-        html.Div(
-            [
-                _stalls(view, result)
-                for result in worst[:_MAX_LISTED]
-                if result.longest or result.late
-            ],
-            className="columns",
-        ),
+        html.Div([_stalls(view, result) for result in listed], className="columns"),
         gaps,
     )
 
@@ -137,22 +130,14 @@ def _row(result: LaunchQueueResult) -> dict[str, Any]:
 
 
 def _holders(results: Sequence[LaunchQueueResult]) -> Component:
-    rows = [
-        record(
-            _HOLDERS,
-            holder,
-            rank=result.rank,
-            share=holder.held_ns / blocked_ns if blocked_ns else None,
-        )
-        for result in results
-        for blocked_ns in (result.metrics.blocked_ns,)
-        for holder in result.holders[:_MAX_HOLDERS]
-    ]
-    shown = ui.nothing(
-        "No launch was blocked: the queue was never full, or nothing was launched then."
-    )
-    if rows:
-        shown = table("queue-holders", _HOLDERS, rows)
+    rows = []
+    for result in results:
+        blocked_ns = result.metrics.blocked_ns
+        for holder in result.holders[:_MAX_HOLDERS]:
+            part = holder.held_ns / blocked_ns if blocked_ns else None
+            rows.append(record(_HOLDERS, holder, rank=result.rank, share=part))
+    never = "No launch was blocked: the queue was never full, or nothing was launched then."
+    shown = table("queue-holders", _HOLDERS, rows) if rows else ui.nothing(never)
     return ui.card("What the GPU ran while launches were blocked", shown)
 
 

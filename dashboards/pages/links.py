@@ -229,14 +229,8 @@ def peer_matrix(
     """Return the bytes that each rank copied to or from each other device."""
     uses = [{use.peer: use for use in result.uses if use.direction == "p2p"} for result in results]
     known = {device for device in devices if device is not None}
-    peers = sorted(
-        known | {peer for peers_of_rank in uses for peer in peers_of_rank if peer is not None}
-    )
-    # Copies whose other side is not known have a column of their own.
-    columns: list[int | None] = [
-        *peers,
-        *([None] if any(None in by_peer for by_peer in uses) else []),
-    ]
+    # Copies whose other side is not known have a column of their own, the last one.
+    columns = sorted(known.union(*uses), key=lambda device: (device is None, device or 0))
     rows = []
     for result, device, by_peer in zip(results, devices, uses, strict=True):
         cells = [by_peer.get(column) for column in columns]

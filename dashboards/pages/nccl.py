@@ -79,12 +79,7 @@ def layout(view: View) -> Component:
         )
         return ui.page(TITLE, lead, ui.card("Operations", empty), gaps)
     operations = [
-        record(
-            _OPERATIONS,
-            use,
-            rank=rank,
-            communicator=use.communicator_text and one_line(use.communicator_text),
-        )
+        record(_OPERATIONS, use, rank=rank, communicator=one_line(use.communicator_text or ""))
         for rank, use in ui.sorted_worst_first(uses, lambda row: row[1].total_ns)
     ]
     return ui.page(
@@ -134,17 +129,11 @@ def _bandwidth(view: View, uses: Uses) -> Component:
 
 
 def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
-    rows = [
-        record(
-            _WAITS,
-            result,
-            result.metrics,
-            independent_blocked_ns=(result.metrics.independent_blocked_ns or 0)
-            if result.metrics.known_blocked_ns
-            else None,
-        )
-        for result in ui.sorted_worst_first(results, lambda result: result.avoidable_ns)
-    ]
+    rows = []
+    for result in ui.sorted_worst_first(results, lambda result: result.avoidable_ns):
+        metrics = result.metrics
+        known_ns = (metrics.independent_blocked_ns or 0) if metrics.known_blocked_ns else None
+        rows.append(record(_WAITS, result, metrics, independent_blocked_ns=known_ns))
     parts: list[Any] = [ui.with_table(table("nccl-waits", _WAITS, rows), len(rows))]
     worst = sorted(results, key=lambda result: (-result.avoidable_ns, -result.metrics.blocked_ns))
     listed = [result for result in worst if result.chains][:_MAX_CHAINS]
@@ -167,7 +156,6 @@ def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
 
 
 _ROW = 30
-_NS_PER_MS = 1e6
 _MAX_NAME = 48
 
 
@@ -176,7 +164,7 @@ def time(uses: Uses) -> dict[str, Any]:
     rows, row_of = _rows(uses)
     series = charts.Series("time of a rank", "dot", charts.COMMUNICATION)
     shown, medians, ranges = _split(
-        uses, row_of, lambda use: use.total_ns, lambda ns: f"{ns / _NS_PER_MS:.3f} ms", 1
+        uses, row_of, lambda use: use.total_ns, lambda ns: f"{ns / 1e6:.3f} ms", 1
     )
     for rank, use, row in shown:
         series.add(
@@ -191,7 +179,7 @@ def time(uses: Uses) -> dict[str, Any]:
         rows,
         [series, *medians],
         row_height=_ROW,
-        per=_NS_PER_MS,
+        per=1e6,
         joins=ranges,
     )
 

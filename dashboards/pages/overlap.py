@@ -107,21 +107,14 @@ def _summary(results: Sequence[OverlapSlowdownResult]) -> Component:
 
 
 def _by_rank(results: Sequence[OverlapSlowdownResult]) -> Component:
+    unknown = {"wall_excess_ns": None, "net_gain_ns": None}
     rows = [
-        record(
-            _BY_RANK,
-            result,
-            result.comparison,
-            **({} if is_cost_known(result) else {"wall_excess_ns": None, "net_gain_ns": None}),
-        )
+        record(_BY_RANK, result, result.comparison, **({} if is_cost_known(result) else unknown))
         for result in ui.sorted_worst_first(results, lambda result: -result.net_gain_ns)
     ]
     split = ui.worst_first(results, lambda result: -result.net_gain_ns)
-    chart = charts.plots(
-        "overlap-gain",
-        gain_and_cost(split.drawn, split.others),
-        "what overlap hides and what it costs, by rank",
-    )
+    label = "what overlap hides and what it costs, by rank"
+    chart = charts.plots("overlap-gain", gain_and_cost(split.drawn, split.others), label)
     return ui.card(
         "What overlap gains and costs, by rank",
         chart,
@@ -135,25 +128,20 @@ def _kernels(view: View, rows: Sequence[Row], *, is_overlapped: bool) -> Compone
     if not is_overlapped:
         return ui.card(title, ui.nothing("No kernel ran beside communication."))
     if not rows:
-        return ui.card(
-            title,
-            ui.nothing(
-                "No kernel of one name, grid and block ran both alone, three times at least, and"
-                " beside communication.",
-                "record more steps, some without communication: under DDP's no_sync()",
-            ),
+        why = (
+            "No kernel of one name, grid and block ran both alone, three times at least, and"
+            " beside communication."
         )
+        how = "record more steps, some without communication: under DDP's no_sync()"
+        return ui.card(title, ui.nothing(why, how))
     num_ranks = len({rank for rank, _ in rows})
     worst = rows[: _MAX_KERNELS if num_ranks <= ui.MAX_DRAWN else _MAX_FEWER]
     hrefs = [
         ui.interval_address(view, rank, Evidence(*signature.longest, label="")).href()
         for rank, signature in worst
     ]
-    chart = charts.plots(
-        "overlap-kernels",
-        alone_against_overlapped(worst, hrefs),
-        "median duration of kernels alone and beside communication",
-    )
+    label = "median duration of kernels alone and beside communication"
+    chart = charts.plots("overlap-kernels", alone_against_overlapped(worst, hrefs), label)
     note = f"the {len(worst)} with the largest excess; click one for its longest run"
     entries = [_entry(*row) for row in rows[:_MAX_ROWS]]
     parts: list[Any] = [
@@ -211,11 +199,8 @@ def gain_and_cost(
         gain.add(row, gain_ns, f"net gain {gain_ns / 1e6:.3f} ms")
     rows = [charts.Lane(f"rank {result.rank}", f"rank {result.rank}") for result in results]
     if others:
-        rows.append(
-            charts.Lane(
-                counted(len(others), "other"), f"{counted(len(others), 'other rank')}, the mean"
-            )
-        )
+        name = f"{counted(len(others), 'other rank')}, the mean"
+        rows.append(charts.Lane(counted(len(others), "other"), name))
     row_height = _ROW if len(rows) <= _MAX_HIGH else _LOW_ROW
     shown = [series for series in (hidden, cost, gain) if series.values]
     return charts.lanes("time (ms)", rows, shown, row_height=row_height, per=1e6)

@@ -35,23 +35,9 @@ def layout(view: View) -> Component:
         headline_card(view),
         findings_card(view),
         _slow_steps(view),
-        _breakdown(view, results),
+        breakdown_card(view, results),
         ui.missing(view.missing()),
         _notes(view),
-    )
-
-
-def _breakdown(view: View, results: Sequence[BreakdownResult]) -> Component:
-    if results:
-        return breakdown_card(view, results)
-    if view.address.chosen.has_range:
-        return ui.card(_BREAKDOWN, ui.nothing("The ranks chosen did nothing in the time chosen."))
-    return ui.card(
-        _BREAKDOWN,
-        ui.nothing(
-            "No report holds a GPU operation: there is no time to break down.",
-            view.analysis.run.how_to_collect(Part.GPU_OPERATIONS),
-        ),
     )
 
 
@@ -95,10 +81,16 @@ class Outlier(NamedTuple):
 
 
 def breakdown_card(view: View, results: Sequence[BreakdownResult]) -> Component:
-    """Return the parts of the time of ranks; there must be at least one rank."""
-    outside = [html.P(line, className="note") for line in outside_the_training(results)]
-    if view.address.chosen.has_range:
-        outside = []
+    """Return the parts of the time of ranks, or why there are none."""
+    has_range = view.address.chosen.has_range
+    if not results and has_range:
+        return ui.card(_BREAKDOWN, ui.nothing("The ranks chosen did nothing in the time chosen."))
+    if not results:
+        why = "No report holds a GPU operation: there is no time to break down."
+        how = view.analysis.run.how_to_collect(Part.GPU_OPERATIONS)
+        return ui.card(_BREAKDOWN, ui.nothing(why, how))
+    lines = [] if has_range else outside_the_training(results)
+    outside = [html.P(line, className="note") for line in lines]
     if len(results) <= MAX_ROWS:
         return ui.card(_BREAKDOWN, _legend(), _scrolled(_table(view, results)), *outside)
     every = dcc.Link(f"All {len(results)} ranks", href=view.address.to(ranks_page.PATH).href())

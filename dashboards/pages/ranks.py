@@ -127,32 +127,23 @@ def _waits(view: View) -> list[Component]:
             else "No rank shown waited for another one in a collective that was recorded on both."
         )
         return [ui.card(title, ui.nothing(why))]
-    note = "in collectives, from a rank's arrival to that of the last one"
-    charts: list[Component] = [
-        plots("waits", matrix, "how long each rank waited for each other one")
-    ]
-    if len(view.ranks) <= ui.MAX_DRAWN:
-        return [ui.card(title, charts, note=note)]
+    note, links = "in collectives, from a rank's arrival to that of the last one", []
     machines: dict[str, list[int]] = {}
     for number, machine in view.machines.items():
         machines.setdefault(machine, []).append(number)
-    if len(machines) <= MAX_APART:
-        note += f"; of {len(view.ranks)} ranks those that waited and were waited for most"
-        return [ui.card(title, charts, note=note)]
-    links = [
-        html.Li(
-            dcc.Link(
-                f"{one_line(machine, MAX_NAME)}: {ranks_text(numbers)}",
-                href=view.address.to(PATH, rank=tuple(numbers)).href(),
-            )
-        )
-        for machine, numbers in machines.items()
-    ]
-    opened = html.Details([html.Summary("Its ranks, of one machine"), html.Ul(links)])
-    note += "; by machine; a click on a cell shows the ranks of both"
-    if len(machines) > ui.MAX_DRAWN:
-        note += f"; of {len(machines)} those that waited and were waited for most"
-    return [ui.card(title, charts, opened, note=note)]
+    drawn = f"{len(view.ranks)} ranks"
+    if len(view.ranks) > ui.MAX_DRAWN and len(machines) > MAX_APART:
+        note += "; by machine; a click on a cell shows the ranks of both"
+        drawn = str(len(machines))
+        for machine, numbers in machines.items():
+            name = f"{one_line(machine, MAX_NAME)}: {ranks_text(numbers)}"
+            href = view.address.to(PATH, rank=tuple(numbers)).href()
+            links.append(html.Li(dcc.Link(name, href=href)))
+    if (len(links) or len(view.ranks)) > ui.MAX_DRAWN:
+        note += f"; of {drawn} those that waited and were waited for most"
+    chart = plots("waits", matrix, "how long each rank waited for each other one")
+    by_machine = ui.folded("Its ranks, of one machine", html.Ul(links)) if links else None
+    return [ui.card(title, chart, by_machine, note=note)]
 
 
 def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, Any]:

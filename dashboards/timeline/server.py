@@ -192,11 +192,6 @@ def _columns() -> tuple[int, int, int]:
     return (*_times(), _integer("columns", 1, MAX_COLUMNS))
 
 
-def _strips(store: Timelines) -> dict[str, Any]:
-    view = _columns()
-    return {str(number): strip(store.gpu(number), *view) for number in _asked_ranks(store)}
-
-
 def _event(store: Timelines) -> dict[str, Any]:
     number, source, index = _asked_event("id")
     event = describe(store.whole(_known_rank(store, number)), source, index)
@@ -319,7 +314,9 @@ _ANSWERS: dict[str, Answer] = {
     "rank": _rank,
     "steps": _steps,
     "tiles": lambda store: tiles(_asked_rows(store), *_columns()),
-    "strips": _strips,
+    "strips": lambda store: {
+        str(number): strip(store.gpu(number), *_columns()) for number in _asked_ranks(store)
+    },
     "event": _event,
     "neighbour": _neighbour,
     "namesake": _namesake,

@@ -63,17 +63,15 @@ class EventReader:
 
     def _work(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            self._finish(number, self._asked[number])
-
-    def _finish(self, number: int, asked: Future[object]) -> None:
-        try:
-            asked.set_result(self._read(number))
-        except TraceprofError as error:
-            asked.set_exception(error)
-        except Exception:  # noqa: BLE001  (said in the page and in the log)
-            _log.exception("cannot read the events of rank %s", number)
-            why = "an internal error, which the terminal that runs traceprof shows"
-            asked.set_exception(TraceprofError("cannot search", why, "report it"))
+            asked = self._asked[number]
+            try:
+                asked.set_result(self._read(number))
+            except TraceprofError as error:
+                asked.set_exception(error)
+            except Exception:  # noqa: BLE001  (said in the page and in the log)
+                _log.exception("cannot read the events of rank %s", number)
+                why = "an internal error, which the terminal that runs traceprof shows"
+                asked.set_exception(TraceprofError("cannot search", why, "report it"))
 
 
 MAX_WAIT_S = 0.2

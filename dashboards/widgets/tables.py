@@ -148,14 +148,10 @@ def _widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
 def record(columns: Sequence[Column], *sources: object, **values: Any) -> Row:  # noqa: ANN401
     """Return a row: these values, and for other columns the attribute of that name of a source."""
     row: Row = {}
-    for column in columns:
-        if column.field in values:
-            row[column.field] = values[column.field]
-            continue
-        name = column.field
+    for name in (column.field for column in columns):
         value = next((getattr(source, name) for source in sources if hasattr(source, name)), None)
-        row[column.field] = one_line(value) if isinstance(value, str) else value
-    return values | row
+        row[name] = one_line(value) if isinstance(value, str) else value
+    return row | values
 
 
 def fraction_of(measure: str) -> str:
