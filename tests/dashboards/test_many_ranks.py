@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -94,18 +95,16 @@ def test_the_timeline_opens_the_late_rank_and_draws_it_first(
     straggling: tuple[Analysis, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     analysis, late = straggling
-    few = attributes_of(analysis, Address(TIMELINE))
-    monkeypatch.setattr(components, "MAX_DRAWN", 4)
-    many = attributes_of(analysis, Address(TIMELINE))
-    chosen = attributes_of(analysis, Address(TIMELINE, rank=(3,)))
-    in_order = [*range(8)]
+
+    def shown(**chosen: Any) -> list[Any]:
+        page = attributes_of(analysis, Address(TIMELINE, **chosen))
+        return [json.loads(page[name]) for name in ("ranks", "opened", "more")]
+
+    others = [rank for rank in range(8) if rank != late]
     assert late != 0
-    assert json.loads(few["ranks"]) == [late, *(rank for rank in in_order if rank != late)]
-    assert json.loads(few["opened"]) == [late]
-    assert json.loads(few["more"]) == json.loads(few["ranks"])[1:]
-    ranks = json.loads(many["ranks"])
-    assert ranks[0] == late
-    assert sorted(ranks) == in_order
-    assert json.loads(many["opened"]) == [late]
-    assert json.loads(chosen["opened"]) == [3]
-    assert json.loads(chosen["more"]) == []
+    assert shown() == [[late, *others], [late], others]
+    assert shown(rank=(3,))[1:] == [[3], []]
+    monkeypatch.setattr(components, "MAX_DRAWN", 4)
+    ranks, opened, _ = shown()
+    assert ([ranks[0]], sorted(ranks)) == (opened, [*range(8)])
+    assert opened == [late]

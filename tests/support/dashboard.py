@@ -119,6 +119,7 @@ def asking(analysis: Analysis) -> Ask:
         while True:
             reply = browser.get(f"/timeline/{route}", query_string=parameters)
             assert reply.status_code == 200, reply.get_data()
+            assert reply.mimetype == "application/json"  # names in it are no markup
             answer = json.loads(reply.get_data())
             if answer.get("is_all", True):
                 return answer

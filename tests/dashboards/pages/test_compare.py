@@ -60,6 +60,7 @@ def test_it_is_what_compare_says(compared: ComparedSides) -> None:
     assert compared.comparison.parts == expected.parts
     shown = text(compare.drawn(PendingAnswer(compared, is_over=True)))
     assert expected.headline in shown
+    assert "Kernels that changed the largest changes; all stand below" in shown
     for part in expected.part_changes:
         assert f"{part.part} {duration(part.before_ns)} {duration(part.after_ns)}" in shown
     (grid,) = named(compare.drawn(PendingAnswer(compared, is_over=True)), "AgGrid")
@@ -199,13 +200,8 @@ def test_kernels_that_changed_are_marked_on_both_sides(
             assert mean(took[number]) == pytest.approx(getattr(kernel, f"{name}_ns"), rel=0.02)
     answer_by(analysis, lambda *_: None)
     nothing = create_app(analysis).server.test_client()
-    assert nothing.get("/timeline/changed?rank=0&start=0&end=1").status_code == 404
-
-
-def test_without_a_comparison_there_is_no_other_side(analysis: Analysis) -> None:
-    answer_by(analysis, lambda *_: None)
-    response = create_app(analysis).server.test_client().get("/timeline-before/rank?rank=0")
-    assert response.status_code == 404
+    for path in ("/timeline/changed?rank=0&start=0&end=1", "/timeline-before/rank?rank=0"):
+        assert nothing.get(path).status_code == 404
 
 
 def test_without_another_side_it_says_how(analysis: Analysis) -> None:

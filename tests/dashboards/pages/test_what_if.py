@@ -29,10 +29,6 @@ def asked(analysis: Analysis) -> WhatIf:
     return answers_to(analysis, ASSUMED)
 
 
-def test_each_is_answered_and_then_all_together(asked: WhatIf) -> None:
-    assert [one.assume for one in asked.answers] == [*ASSUMED, "no-sync + link=4x"]
-
-
 def test_the_page_has_the_answers_with_their_intervals_and_checks(asked: WhatIf) -> None:
     shown = text(what_if.drawn(PendingAnswer(asked, is_over=True)))
     assert asked.baseline is not None

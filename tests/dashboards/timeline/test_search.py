@@ -173,6 +173,8 @@ def test_a_list_says_of_each_match_what_the_tables_say(listing: Ask) -> None:
     ]
     assert listed["count"] == len(found) == len(expected) > 100
     assert all({row[column] for row in found} > {None} for column in (3, 4))
+    calls = listing(text="kind:api", order="start")["events"]
+    assert {call["bytes"] for call in calls} == {None}
     assert found == sorted(expected, key=lambda row: (-row[2], row[1]))
 
 
