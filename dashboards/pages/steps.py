@@ -141,18 +141,9 @@ def _heat(view: View, results: Sequence[BreakdownResult]) -> Component | None:
     split = ui.worst_first(
         results, lambda row: late_ns.get(row.rank, 0) if is_late else _mean_ns(row)
     )
-    numbers = [result.rank for result in split.drawn]
     grid = step_grid([*split.drawn, *split.others])
     if is_late:
-        arrivals = [
-            late_arrivals(compared, late.get(of.rank)) for of in (*split.drawn, *split.others)
-        ]
-        hrefs = []
-        for number in numbers:  # with some of those that waited for it
-            others = [other for other in numbers if other != number][: _MAX_TOGETHER - 1]
-            together = tuple(sorted((number, *others)))
-            hrefs.append(view.address.to_place(addresses.TIMELINE, rank=together).href())
-        shown = late_heat(split, grid, arrivals, hrefs, view.clock)
+        shown = _late_heat(view, split, grid, late)
         title, label = "Late ranks", "how late each rank came, by rank and step"
         note = (
             "of all operations that ranks wait in, how much later than the median of the others a"
@@ -281,7 +272,7 @@ def stacked(
         "rows": [
             *(
                 _stack(f"rank {result.rank}", href, rank_bars)
-                | _times(result, rank_bars.grid.first[0], rank_bars.grid.last[0], clock)
+                | _times(result, rank_bars.grid, 0, clock)
                 | {"slow": _slow_bars(rank_bars, slow.get(result.rank, ()))}
                 for result, rank_bars, href in zip(results, bars, hrefs, strict=True)
             ),
@@ -323,10 +314,9 @@ def _stack(title: str, href: str | None, bars: StepBars) -> dict[str, Any]:
     }
 
 
-def _times(
-    result: BreakdownResult, first: Int64, last: Int64, clock: Clock
-) -> dict[str, list[int]]:
+def _times(result: BreakdownResult, grid: StepGrid, row: int, clock: Clock) -> dict[str, list[int]]:
     own, length = step_times(result.steps)
+    first, last = grid.first[row], grid.last[row]
     to_run = clock.rank(result.rank).to_run
     begin, end = to_run(own), to_run(own + length)
     return {
@@ -384,60 +374,52 @@ def heat(
     The grid is of all ranks, `hrefs` are of those drawn one by one.
     """
     rows = [
-        heat_row(
-            f"rank {result.rank}", href, _times(result, grid.first[row], grid.last[row], clock)
-        )
+        heat_row(f"rank {result.rank}", href, _times(result, grid, row, clock))
         for row, (result, href) in enumerate(zip(split.drawn, hrefs, strict=True))
     ]
     return heat_map(rows, grid, grid.longest_ns, clock, split.rest) | _scale(grid.longest_ns)
 
 
-def late_arrivals(comparison: RankComparison, late: Lateness | None) -> tuple[Int64, Int64]:
-    """Return when a rank came last to operations, and how late after the median of the others.
+def _late_heat(
+    view: View, split: ui.Split[BreakdownResult], grid: StepGrid, late: Mapping[int, Lateness]
+) -> dict[str, Any]:
+    """Return how late each rank came last to an operation, at most in each step.
 
-    int64[k] each, the latest first, on the clock of its report.
+    `late` are the ranks that did, by number. A cell leads to its latest arrival, with the rank and
+    some of those that waited for it.
     """
-    if late is None:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+    clock, numbers = view.clock, [result.rank for result in split.drawn]
+    late_ns, rows = np.where(np.isnan(grid.longest_ns), np.nan, 0.0), []
+    for row, result in enumerate((*split.drawn, *split.others)):
+        times, lateness = _times(result, grid, row, clock), late.get(result.rank)
+        if lateness is not None:
+            column = _columns_of(result, grid, row, lateness.start_ns)
+            cells, latest = np.unique(column, return_index=True)  # the first of each is the latest
+            cells, latest = cells[cells >= 0], latest[cells >= 0]
+            late_ns[row, cells] = own_ns = _late_ns(view.analysis.ranks, lateness)[latest]
+            start = clock.rank(result.rank).to_run(lateness.start_ns[latest])
+            for name, when in (
+                ("start_ns", start - own_ns * 3 // 2),
+                ("end_ns", start + own_ns // 2),
+            ):
+                whole = np.array(times[name], np.int64)
+                whole[cells] = offsets(when, clock.base_ns)
+                times[name] = whole.tolist()
+        if row < len(numbers):
+            others = [other for other in numbers if other != result.rank][: _MAX_TOGETHER - 1]
+            together = tuple(sorted((result.rank, *others)))
+            href = view.address.to_place(addresses.TIMELINE, rank=together).href()
+            rows.append(heat_row(f"rank {result.rank}", href, times))
+    return heat_map(rows, grid, late_ns, clock, split.rest) | late_scale(late_ns, "not the last")
+
+
+def _late_ns(comparison: RankComparison, late: Lateness) -> Int64:
+    """Return how late after the median of the others a rank came to operations, int64[k]."""
     late_ns = np.empty(len(late.operations), np.int64)
     for number, waits in enumerate(comparison.waits):
         chosen = late.operations[:, 0] == number
         late_ns[chosen] = waits.late_ns[late.operations[chosen, 1], late.operations[chosen, 2]]
-    return late.start_ns, late_ns
-
-
-def late_heat(
-    split: ui.Split[BreakdownResult],
-    grid: StepGrid,
-    arrivals: Sequence[tuple[Int64, Int64]],
-    hrefs: Sequence[str],
-    clock: Clock,
-) -> dict[str, Any]:
-    """Return how late each rank came last to an operation, at most in each step.
-
-    Grid and arrivals are of all ranks, `hrefs` are of those drawn one by one; a cell puts the time
-    of its latest arrival into it.
-    """
-    late_ns = np.where(np.isnan(grid.longest_ns), np.nan, 0.0)
-    times = []
-    results = (*split.drawn, *split.others)
-    for row, (result, (came_ns, all_late_ns)) in enumerate(zip(results, arrivals, strict=True)):
-        own = _times(result, grid.first[row], grid.last[row], clock)
-        column = _columns_of(result, grid, row, came_ns)
-        cells, latest = np.unique(column, return_index=True)  # the first of each is the latest
-        cells, latest = cells[cells >= 0], latest[cells >= 0]
-        late_ns[row, cells] = late = all_late_ns[latest]
-        start = clock.rank(result.rank).to_run(came_ns[latest])
-        for name, when in (("start_ns", start - late * 3 // 2), ("end_ns", start + late // 2)):
-            whole = np.array(own[name], np.int64)
-            whole[cells] = offsets(when, clock.base_ns)
-            own[name] = whole.tolist()
-        times.append(own)
-    rows = [
-        heat_row(f"rank {result.rank}", href, own)
-        for result, href, own in zip(split.drawn, hrefs, times, strict=False)
-    ]
-    return heat_map(rows, grid, late_ns, clock, split.rest) | late_scale(late_ns, "not the last")
+    return late_ns
 
 
 def late_scale(late_ns: Float64, zero: str) -> dict[str, Any]:
