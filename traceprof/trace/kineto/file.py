@@ -65,19 +65,17 @@ def unpacked(packed: IO[bytes], magic: bytes | None, max_bytes: int) -> Iterator
 
     Raises PackingError: it is damaged, or nothing is installed that unpacks it.
     """
-    content: Any
     if magic == GZIP:
-        content = gzip.GzipFile(fileobj=packed)
+        pieces = iter(partial(gzip.GzipFile(fileobj=packed).read1, max_bytes), b"")
     elif magic == XZ:
-        content = lzma.LZMAFile(packed)  # noqa: SIM115  (no file of its own)
+        pieces = _members_of_xz(packed, max_bytes)
     elif (zstd := _zstd_module()) is not None:
         options = {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
-        content = zstd.ZstdFile(packed, options=options)
+        pieces = iter(partial(zstd.ZstdFile(packed, options=options).read1, max_bytes), b"")
     else:
         raise PackingError(NO_ZSTD)
     try:
-        while piece := content.read1(max_bytes):
-            yield piece
+        yield from pieces
     except EOFError:  # cut
         return
     except Exception as error:
@@ -85,6 +83,18 @@ def unpacked(packed: IO[bytes], magic: bytes | None, max_bytes: int) -> Iterator
         if is_zstd or isinstance(error, (zlib.error, lzma.LZMAError, gzip.BadGzipFile)):
             raise PackingError(str(error)) from error
         raise
+
+
+def _members_of_xz(packed: IO[bytes], max_bytes: int) -> Iterator[bytes]:
+    """All members of an xz file; `LZMAFile` stops at zeros between them."""
+    member, data = lzma.LZMADecompressor(lzma.FORMAT_XZ), b""
+    while data := data or packed.read(_PIECE_BYTES):
+        if member.eof and (data := data.lstrip(b"\0")):
+            member = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+        while not member.eof and (data or not member.needs_input):
+            if piece := member.decompress(data, max_bytes):
+                yield piece
+            data = member.unused_data
 
 
 def _zstd_module() -> Any:  # noqa: ANN401  (it may not be installed)
