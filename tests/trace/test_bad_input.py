@@ -145,6 +145,7 @@ BAD = {
     "text": (holding(b"start,end\n1,2\n"), "neither an SQLite database nor", "nsys export"),
     "noise": (holding(random.Random(1).randbytes(9999)), "neither an SQLite", "nsys export"),
     "zip": (holding(b"PK\x03\x04" + b"\7" * 99), "a zip archive", "unzip"),
+    "perfetto": (holding(b"\n\4h\3P\1\n\2h\3"), "a Perfetto trace", "torch.profiler"),
     "half a magic": (holding(b"SQLite for"), "cut short: 10 bytes", "copy it again"),
     "magic only": (holding(b"SQLite format 3\0"), "cut short: 16 bytes", "copy it again"),
     "no header": (holding(b"SQLite format 3\0" + bytes(999)), "not a database", "nsys export"),

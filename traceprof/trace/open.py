@@ -159,6 +159,12 @@ def _unreadable(start: bytes, unpacked: bytes | None) -> tuple[str, str]:
     name = NAMES.get(packing(start) or b"")
     if start.startswith(_ZIP):
         return "a zip archive", "unpack it with unzip, and give what is in it"
+    if unpacked is not None and _is_perfetto(unpacked):
+        return (
+            "a Perfetto trace (protobuf), which is made to be looked at",
+            f"give the recording itself: {_GIVE_EXPORT.removeprefix('give ')},"
+            " or a trace of torch.profiler (JSON)",
+        )
     if unpacked is None:
         return f"a damaged {name} file", f"copy it again, or {_GIVE_EXPORT}"
     if name is not None and unpacked.startswith((_SQLITE, NSYS_REP)):
@@ -167,6 +173,15 @@ def _unreadable(start: bytes, unpacked: bytes | None) -> tuple[str, str]:
         "neither an SQLite database nor a .nsys-rep nor JSON",
         f"{_GIVE_EXPORT}, or a trace of torch.profiler",
     )
+
+
+def _is_perfetto(start: bytes) -> bool:
+    """Whether a file begins with a packet of a Perfetto trace: field 1, its length, the next."""
+    head = re.match(rb"\n([\x80-\xff]{0,3}[\0-\x7f])", start)
+    if head is None:
+        return False
+    after = head.end() + sum((byte & 127) << 7 * place for place, byte in enumerate(head[1]))
+    return start[after : after + 1] == b"\n" or after >= START_BYTES
 
 
 _TRACES = (".pt.trace.json", *(f".pt.trace.json.{ending}" for ending in ("gz", "xz", "zst")))
