@@ -137,6 +137,7 @@ START, STOP = 20 * (20 * US + MS), 20 * (20 * US + MS) + 8 * MS  # the long call
         ("unknown", lambda t: os_call(t, "ioctl", START + MS, STOP - MS)),
         ("unknown", lambda t: os_call(t, "pthread_mutex_lock", START + MS, START + 2 * MS)),
         ("garbage collection", lambda t: t.nvtx("gc.collect", START + MS, STOP, tid=1001)),
+        ("garbage collection", lambda t: t.nvtx("gc", START + MS, STOP, tid=1001)),
         ("whole process", lambda t: launched(t, tid=1001)),
         ("one thread", lambda t: launched(t, num=60, stalled=60, tid=1001)),
     ],

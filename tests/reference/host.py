@@ -246,7 +246,8 @@ BLOCKING_OS_CALL = re.compile(
     r"|recv(from|m?msg)?|send(to|m?msg|file)?|accept4?|connect|msg(rcv|snd)|semop|io_getevents)\Z"
 )
 HOST_WORK_RANGE = re.compile(
-    r"\APython GC\b|\bgc[ _.-]collect|\bgarbage[ _-]?collect|\btorch\.save\b"
+    r"(?i:\A(python[ _-]?)?gc\Z|\APython GC\b|\bgc[ _.-]collect|\bgarbage[ _-]?collect)"
+    r"|\btorch\.save\b"
     r"|(?i:\b(save|write|store|stage)[ _-]?(checkpoint|state_dict))"
     r"|(?i:\bcheckpoint[ _-]?(sav|writ|stor|stag))"
 )

@@ -103,7 +103,7 @@ PYTHON_SLEEP = re.compile(
 """Functions of Python in C that wait: for time, a lock, a socket, another process."""
 
 GARBAGE_COLLECTION = re.compile(
-    r"\APython GC\b|\bgc[ _.-]collect|\bgarbage[ _-]?collect"
+    r"(?i:\A(?:python[ _-]?)?gc\Z|\APython GC\b|\bgc[ _.-]collect|\bgarbage[ _-]?collect)"
     r"|\A<built-in (?:function|method) collect\b"
 )
 """Ranges and functions of garbage collection."""
