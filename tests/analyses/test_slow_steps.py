@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from tests.support.builders import TraceBuilder
+from tests.support.builders import ALL_REDUCE, TraceBuilder
 from tests.support.claims import os_call
 from tests.support.profiler_events import annotation, call, event, kernel, write
 from tests.support.traces import closed_analysis
@@ -140,6 +140,56 @@ def test_kernels_that_a_range_launched_count_for_it(tmp_path: Path) -> None:
     [step] = found(training(evaluate), tmp_path)
     assert (step.cause, step.label, step.counts) == ("evaluation", "evaluate", False)
     assert step.cause_ns == pytest.approx(EXTRA, rel=0.15)
+
+
+def test_copies_in_a_range_count_for_it(tmp_path: Path) -> None:
+    """A checkpoint copies the state to the host, which leaves no time idle."""
+
+    def save(trace: TraceBuilder, time: int) -> None:
+        trace.nvtx("save checkpoint", time, time + EXTRA - 20 * US)
+        trace.memcpy(time + 10 * US, time + EXTRA - 100 * US, "DtoH", launch=(time, time + 5 * US))
+
+    [step] = found(training(save), tmp_path)
+    assert (step.cause, step.label) == ("checkpoint", "save checkpoint")
+    assert step.cause_ns == pytest.approx(EXTRA, rel=0.05)
+
+
+def test_of_several_that_ran_only_then_the_longest_is_named(tmp_path: Path) -> None:
+    """None of the three takes half of what the step takes more."""
+
+    def three(trace: TraceBuilder, time: int) -> None:
+        for name, at, share in (("evaluate", 0, 30), ("save checkpoint", 30, 45), ("log", 75, 25)):
+            first, last = EXTRA * at // 100, EXTRA * (at + share) // 100
+            trace.nvtx(name, time + first, time + last - 20 * US)
+
+    [step] = found(training(three), tmp_path)
+    assert (step.cause, step.label) == ("checkpoint", "save checkpoint")
+    assert step.cause_ns == pytest.approx(0.45 * EXTRA, abs=30 * US)
+
+
+def test_a_kernel_that_ran_only_then_is_named(tmp_path: Path) -> None:
+    """Where no range says so, what an evaluation has for itself tells more than its gemm."""
+
+    def evaluate(trace: TraceBuilder, time: int) -> None:
+        for place, at in enumerate(range(time + 10 * US, time + EXTRA - 100 * US, 100 * US)):
+            name = "gemm" if place % 5 else "argmax"
+            trace.kernel(at + 10 * US, at + 100 * US, name, launch=(at, at + 5 * US))
+
+    [step] = found(training(evaluate), tmp_path)
+    assert (step.cause, step.label) == ("compute", "argmax")
+
+
+def test_what_the_gpu_did_is_of_its_own_step(tmp_path: Path) -> None:
+    """The host has launched all steps before the GPU is through the slow one."""
+    trace, time = TraceBuilder(), MS
+    for number in range(NUM):
+        called = number * 20 * US
+        trace.nvtx(f"step {number}", called, called + 15 * US)
+        for name, length in (("gemm", MS), (ALL_REDUCE, 5 * MS if number == SLOW else 50 * US)):
+            trace.kernel(time, time + length, name, launch=(called + US, called + 2 * US))
+            time += length + 100 * US
+    [step] = found(trace, tmp_path)
+    assert (step.cause, step.number, step.host_number) == ("exposed_communication", SLOW, SLOW)
 
 
 def test_an_operator_of_one_step(tmp_path: Path) -> None:

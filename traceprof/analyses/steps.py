@@ -17,11 +17,12 @@ from traceprof.findings import Count, Fraction, one_of, share
 from traceprof.host.idle_causes import IdleCause, details, idle_causes, wait_idle
 from traceprof.host.places import PlaceKind, kind_of, place_ranges, unnumbered
 from traceprof.host.thread_evidence import calls_of_kind
-from traceprof.intervals import Int64, Intervals
+from traceprof.intervals import NO_NUMBERS, Int64, Intervals
 from traceprof.kernel_names import function_name
 from traceprof.run.mean_change import halves, trend
 from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import StepUse, kinds_of_steps, steady_steps
+from traceprof.run.step_ranges import StepWindows
 from traceprof.run.windows import shown_window
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, median_of
@@ -477,20 +478,22 @@ def slow_steps(rank: Rank, judged: Window) -> SlowSteps:
         return nothing
     others = np.setdiff1d(np.flatnonzero(is_steady), slow)
     others = np.flatnonzero(is_steady) if not len(others) else others
-    at = _Steps(rank, steps.start_ns, steps.end_ns, others)
+    at = _Steps(rank, steps, others)
     extra = (length - usual).astype(np.int64)
     costliest = set(slow[np.argsort(-extra[slow], kind="stable")][:_MAX_EXPLAINED_STEPS].tolist())
     first = first_shown(rank, judged)
     candidates = [*_candidates(rank, at, slow, extra)]
+    together = at.spent(intervals.merge(*(candidate.when for candidate in candidates)))
     found = []
     for step in slow.tolist():
-        why = at.ran_only_in(step, int(extra[step]), candidates) if step in costliest else None
-        why = why or at.grew(step, is_named=step in costliest)
+        is_named = step in costliest
+        explains = is_named and together[step] >= max(_MIN_EXPLAINED * int(extra[step]), 1)
+        why = at.ran_in(step, candidates) if explains else at.grew(step, is_named=is_named)
         found.append(
             SlowStep(
                 index=int(chosen[step]) - first,
                 number=int(steps.number[step]),
-                host_number=at.host_number(why.at_ns),
+                host_number=at.host_number(step, why.at_ns),
                 step_ns=int(length[step]),
                 extra_ns=int(extra[step]),
                 counts=bool(steady.uses[step] == StepUse.STEADY),
@@ -506,22 +509,27 @@ class _Why(NamedTuple):
     cause: str
     label: str | None
     ns: int
-    at_ns: int  # on the host, when it happened
+    at_ns: int | None  # on the host, when it happened; None for what the GPU did
 
 
 class _Steps:
     """The judged steps of a rank, some of which are usual."""
 
-    def __init__(self, rank: Rank, start_ns: Int64, end_ns: Int64, usual: Int64) -> None:
-        self.rank, self.start_ns, self.end_ns, self.usual = rank, start_ns, end_ns, usual
+    def __init__(self, rank: Rank, steps: StepWindows, usual: Int64) -> None:
+        self.rank, self.number, self.usual = rank, steps.number, usual
+        self.start_ns, self.end_ns = start_ns, end_ns = steps.start_ns, steps.end_ns
         self.idle = intervals.complement(rank.not_idle, int(start_ns.min()), int(end_ns.max()))
-        kernels, by = rank.operations.kernels, rank.launched_by[0]
-        rows = np.flatnonzero(by >= 0) if rank.calls is not None else np.empty(0, np.int64)
-        self._step_of = intervals.holder(start_ns, end_ns, kernels.start_ns[rows])
-        rows, self._step_of = rows[self._step_of >= 0], self._step_of[self._step_of >= 0]
-        self._rows, self._length = rows, kernels.ends(rows) - kernels.start_ns[rows]
-        self._launched_ns = (
-            rank.calls.start_ns[by[rows]] if rank.calls is not None else np.empty(0, np.int64)
+        launched = []  # for kernels, copies, memsets and graphs
+        for group, by in zip(rank.operations.groups, rank.launched_by, strict=True):
+            step_of = intervals.holder(start_ns, end_ns, group.start_ns)
+            rows = np.flatnonzero((by >= 0) & (step_of >= 0)) if rank.calls else NO_NUMBERS
+            called_ns = rank.calls.start_ns[by[rows]] if rank.calls else NO_NUMBERS
+            launched.append(
+                (rows, step_of[rows], group.ends(rows) - group.start_ns[rows], called_ns)
+            )
+        self._kernels = launched[0][:3]
+        _, self._step_of, self._length, self._launched_ns = map(
+            np.concatenate, zip(*launched, strict=True)
         )
         times, idle = times_within(rank, start_ns, end_ns), _idle_within(rank, start_ns, end_ns)
         self._parts = {
@@ -540,17 +548,11 @@ class _Steps:
         ).astype(np.int64)
         return np.minimum(idle, self.end_ns - self.start_ns)
 
-    def ran_only_in(self, step: int, extra_ns: int, candidates: list[_Candidate]) -> _Why | None:
-        best: _Why | None = None
-        for cause, label, when, spent in candidates:
-            ns = int(spent[step])
-            elsewhere = float((spent[self.usual] > 0).mean())
-            if ns < _MIN_EXPLAINED * extra_ns or elsewhere > _MAX_ELSEWHERE:
-                continue
-            if best is None or ns > best.ns:
-                place = int(np.searchsorted(when.end_ns, self.start_ns[step], side="right"))
-                best = _Why(cause, label, ns, int(when.start_ns[min(place, len(when) - 1)]))
-        return best
+    def ran_in(self, step: int, candidates: list[_Candidate]) -> _Why:
+        """Return what took most time of a step, of what ran in slow steps only."""
+        cause, label, when, spent = max(candidates, key=lambda candidate: candidate.spent[step])
+        place = int(np.searchsorted(when.end_ns, self.start_ns[step], side="right"))
+        return _Why(cause, label, int(spent[step]), int(when.start_ns[min(place, len(when) - 1)]))
 
     def grew(self, step: int, *, is_named: bool) -> _Why:
         """Return the part of a step that grew most over the usual step."""
@@ -572,7 +574,10 @@ class _Steps:
             if 2 * held_ns > grown:
                 part, grown = LATE_RETURN, min(held_ns, grown)
         gaps = intervals.clip(self.idle, low, high)
-        at_ns = int(gaps.end_ns[int(np.argmax(gaps.length_ns))]) if len(gaps) else low
+        if part in _PARTS or not len(gaps):
+            return _Why(part, label, grown, None)
+        longest = int(np.argmax(gaps.length_ns))
+        at_ns = int(gaps.start_ns[longest] + gaps.length_ns[longest] // 2)
         return _Why(part, label, grown, at_ns)
 
     def _held_in_waits(self, step: Window) -> int:
@@ -586,29 +591,37 @@ class _Steps:
         return intervals.intersect(idle, within).measure_ns
 
     def _kernel(self, step: int) -> str | None:
+        """Return the kernel that grew most, of those that ran only then if they take a share."""
+        rows, step_of, length = self._kernels
         kernels, names = self.rank.operations.kernels, self.rank.kernel_names
-        name = kernels.name[self._rows]
-        if not len(name):
+        if not len(rows):
             return None
-        ids, which = np.unique(name, return_inverse=True)
-        is_usual = np.isin(self._step_of, self.usual)
+        ids, which = np.unique(kernels.name[rows], return_inverse=True)
         here, elsewhere = (
-            np.bincount(which[rows], self._length[rows], minlength=len(ids))
-            for rows in (np.flatnonzero(self._step_of == step), np.flatnonzero(is_usual))
+            np.bincount(which[chosen], length[chosen], minlength=len(ids))
+            for chosen in (step_of == step, np.isin(step_of, self.usual))
         )
-        most = int(np.argmax(here - elsewhere / max(len(self.usual), 1)))
-        return function_name(names[int(ids[most])])
+        growth = here - elsewhere / max(len(self.usual), 1)
+        own = np.where(elsewhere > 0, 0, here)
+        is_share = own.sum() >= _MIN_CANDIDATE * growth.clip(0).sum() > 0
+        return function_name(names[int(ids[np.argmax(own if is_share else growth)])])
 
-    def host_number(self, at_ns: int) -> int | None:
-        """Return the number of the host's step at a time, else of the last one before it."""
+    def host_number(self, step: int, at_ns: int | None) -> int | None:
+        """Return the number of the host's step at a time, else of the last one before it.
+
+        Without a time it is that of the step on the GPU.
+        """
         ranges = self.rank.step_ranges
         if ranges is None or not len(ranges.start_ns):
             return None
+        if at_ns is None:
+            return int(self.number[step])
         place = int(np.searchsorted(ranges.start_ns, at_ns, side="right")) - 1
         return int(ranges.number[max(place, 0)])
 
 
 def _candidates(rank: Rank, steps: _Steps, slow: Int64, extra: Int64) -> Iterator[_Candidate]:
+    """What ran in slow steps, and hardly in the usual ones."""
     least_ns = int(extra[slow].min())  # there is a slow step
     low, high = steps.start_ns[slow], steps.end_ns[slow]
     scored = []
@@ -618,7 +631,9 @@ def _candidates(rank: Rank, steps: _Steps, slow: Int64, extra: Int64) -> Iterato
             scored.append((-float(share.sum()), named))
     scored.sort(key=lambda item: (item[0], item[1][:2]))
     for _, named in scored[:_MAX_CANDIDATES]:
-        yield _Candidate(*named, steps.spent(named[2]))
+        spent = steps.spent(named[2])
+        if float((spent[steps.usual] > 0).mean()) <= _MAX_ELSEWHERE:
+            yield _Candidate(*named, spent)
 
 
 def _ranges(rank: Rank) -> Iterator[tuple[str, str, Intervals]]:
