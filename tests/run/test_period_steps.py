@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -173,6 +174,22 @@ def test_a_graph_that_is_traced_as_a_whole(tmp_path: Path) -> None:
         (period,) = known(rank.periods).phases
         assert period == Period(GRAPH, 2, is_only=True)
         assert np.diff(known(rank.host_steps).start_ns).tolist() == [52 * US] * 38
+
+
+@pytest.mark.parametrize("kernels", [("decode",) * 8, ("attend", "project") * 4])
+def test_no_period_ends_inside_the_launch_of_a_graph(
+    kernels: Sequence[str], tmp_path: Path
+) -> None:
+    trace, at = TraceBuilder(), 0
+    for call in range(1000, 1012):
+        launch: tuple[int, int] | Literal[False] = (at, at + US)
+        for name in kernels:
+            trace.kernel(at + 9 * US, at + 19 * US, name, launch=launch, correlation=call)
+            at, launch = at + 11 * US, False
+        at += 60 * US
+    with ranks_of(trace.write(tmp_path)) as (rank,):
+        assert known(rank.periods).phases == (Period(kernels[0], 8, is_only=False),)
+        assert np.diff(known(rank.steps).start_ns).tolist() == [(8 * 11 + 60) * US] * 11
 
 
 def test_launches_that_are_not_known(tmp_path: Path) -> None:

@@ -580,6 +580,7 @@ def period_steps(
     communicates: Mask,
     updates: Mask,
     name_of: Callable[[int], str],
+    launched_by: Sequence[Int64],
     span_ns: tuple[int, int],
     whole_ns: tuple[int, int],
 ) -> PeriodSteps | None:
@@ -588,7 +589,7 @@ def period_steps(
     They are searched among all kernels in order of start, and on the busiest stream alone; the more
     regular ones count. Kernels that `communicates` are left out, since they wait for other ranks,
     unless most periods have none: see `_of_collectives`. Those that `updates` chooses, as an
-    optimizer does, end training steps.
+    optimizer does, end training steps. `launched_by`: the call of each operation, by group.
     `span_ns`: the training, in which they are searched. `whole_ns`: what they must hold most of.
     """
     kernels, graphs = operations.kernels, operations.graphs
@@ -602,15 +603,16 @@ def period_steps(
     end = np.concatenate((kernels.ends(places), graphs.ends(of_graphs)))
     stream = np.concatenate((kernels.packed_stream.at(places), graphs.packed_stream.at(of_graphs)))
     place = np.concatenate((places, of_graphs))
+    call = np.concatenate((launched_by[0][places], launched_by[3][of_graphs]))
     if len(of_graphs) and len(places):
         order = np.argsort(start, kind="stable")
-        signature, start, end, stream, place = (
-            column[order] for column in (signature, start, end, stream, place)
+        signature, start, end, stream, place, call = (
+            column[order] for column in (signature, start, end, stream, place, call)
         )
     everything = signature, start, end
     first = int(np.searchsorted(start, span_ns[0]))
-    signature, start, end, stream, place = (
-        column[first:] for column in (signature, start, end, stream, place)
+    signature, start, end, stream, place, call = (
+        column[first:] for column in (signature, start, end, stream, place, call)
     )
     is_update = np.append(updates, False)[np.where(signature > 0, place, -1)]
     items = Items(_narrow(signature), start, end, is_update)
@@ -621,6 +623,7 @@ def period_steps(
         alone = find_periods(replace(on_stream, signature=_narrow(on_stream.signature)))
         if alone is not None and (periods is None or alone.match > periods.match):
             periods, chosen = alone, np.flatnonzero(busiest)
+    periods = periods and _of_launches(periods, call[chosen])
     if periods is None:
         return None
     joined = np.flatnonzero(communicates & _within(kernels.start_ns, (span_ns[0], searched[1])))
@@ -660,6 +663,26 @@ def period_steps(
         is_graph[begins],
         place[begins],
     )
+
+
+def _of_launches(periods: Periods, call: Int64) -> Periods | None:
+    """Return periods none of which begins inside the launch of a CUDA graph, if there are any.
+
+    `call`: int64[n], the call that launched each item, -1 if unknown.
+    """
+    items, num = periods.items, len(call)
+    first = np.empty(int(call.max(initial=0)) + 2, np.int64)
+    first[call[::-1]] = np.arange(num)[::-1]  # the one written last counts
+    is_first = (call < 0) | (first[call] == np.arange(num))
+    if is_first[np.concatenate([phase.begins for phase in periods.phases])].all():
+        return periods
+    heads = np.flatnonzero(is_first)
+    length = np.diff(np.append(heads, num))
+    pairs = items.signature[heads].astype(np.int64) * (num + 1) + length
+    names = _narrow(np.unique(pairs, return_inverse=True)[1])
+    launches = Items(names, items.start_ns[heads], items.end_ns[heads])
+    phases = _phases_between(launches, np.append(heads[1:], num))
+    return Periods(items, tuple(phases)) if phases else None
 
 
 def _of_collectives(periods: Periods, collectives: Items) -> Periods | None:

@@ -319,6 +319,7 @@ class Rank(RankInfo, frozen=True, eq=False):
                 [key for key, name in self.kernel_names.items() if updates_parameters(name)]
             ),
             lambda index: self.operation_name(_KERNELS, index),
+            self.launched_by,
             (main.start_ns, self.window.end_ns),
             main.whole_ns,
         )
