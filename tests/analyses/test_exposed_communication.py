@@ -263,6 +263,30 @@ def test_waiting_for_a_rank_of_the_same_report(tmp_path: Path) -> None:
     assert not any("reports of all ranks" in line for line in late.advice)
 
 
+def test_remedies_are_for_reasons_of_the_usual_steps(tmp_path: Path) -> None:
+    """Rank 1 begins the first two steps late; in others 2 ms have no compute left beside them."""
+    builder, num = TraceBuilder(), 20
+    for pid, is_late in ((100, False), (200, True)):
+        at = 10 * MS
+        for step in range(num):
+            held = 60 * MS * (step < 2)
+            first, end = at + held * is_late, at + 10 * MS + held
+            call = first - MS
+            builder.nvtx(f"step {step}", call, call + 9, pid=pid)
+            builder.kernel(first, first + 8 * MS, launch=(call + 1, call + 2), pid=pid)
+            how: dict[str, Any] = {"launch": (call + 3, call + 4), "stream": 20, "pid": pid}
+            builder.kernel(first + 8 * MS, end, ALL_REDUCE, **how)
+            at = end
+    analysis = analyze(builder.write(tmp_path), options=Options(savings=False), jobs=1)
+    found = next(one for one in analysis.findings if one.id == exposed_communication.ID)
+    analysis.close()
+    assert reasons(found) == {"waiting": 120 * MS, "late_input": 2 * num * MS}
+    assert found.metrics["step_cause"] == "late_input"
+    assert "120 ms waiting for rank 1" in found.title
+    assert found.title.endswith(", but most in the mean step for input that came late")
+    assert "Fix rank 1" not in " ".join(found.advice)
+
+
 @pytest.mark.parametrize(("first", "is_said"), [(10, False), (40, True)])
 def test_a_slow_link_is_not_said_of_waits(tmp_path: Path, first: int, is_said: bool) -> None:
     """Each reduction moves 1 MiB in 1 ms, on NVLink; rank 0 has waited for 30 ms before, or not."""

@@ -493,7 +493,7 @@ def slow_steps(rank: Rank, judged: Window) -> SlowSteps:
             SlowStep(
                 index=int(chosen[step]) - first,
                 number=int(steps.number[step]),
-                host_number=at.host_number(step, why.at_ns),
+                host_number=at.host_number(step, why),
                 step_ns=int(length[step]),
                 extra_ns=int(extra[step]),
                 counts=bool(steady.uses[step] == StepUse.STEADY),
@@ -510,6 +510,7 @@ class _Why(NamedTuple):
     label: str | None
     ns: int
     at_ns: int | None  # on the host, when it happened; None for what the GPU did
+    outside_ns: int | None = None  # the same if that is in no step's range: the next one needs it
 
 
 class _Steps:
@@ -577,8 +578,8 @@ class _Steps:
         if part in _PARTS or not len(gaps):
             return _Why(part, label, grown, None)
         longest = int(np.argmax(gaps.length_ns))
-        at_ns = int(gaps.start_ns[longest] + gaps.length_ns[longest] // 2)
-        return _Why(part, label, grown, at_ns)
+        begin, end = int(gaps.start_ns[longest]), int(gaps.end_ns[longest])
+        return _Why(part, label, grown, begin + (end - begin) // 2, end)
 
     def _held_in_waits(self, step: Window) -> int:
         calls = self.rank.calls
@@ -606,16 +607,15 @@ class _Steps:
         is_share = own.sum() >= _MIN_CANDIDATE * growth.clip(0).sum() > 0
         return function_name(names[int(ids[np.argmax(own if is_share else growth)])])
 
-    def host_number(self, step: int, at_ns: int | None) -> int | None:
-        """Return the number of the host's step at a time, else of the last one before it.
-
-        Without a time it is that of the step on the GPU.
-        """
-        ranges = self.rank.step_ranges
+    def host_number(self, step: int, why: _Why) -> int | None:
+        """Return the number of the host's step in which something happened, or the last before."""
+        ranges, at_ns = self.rank.step_ranges, why.at_ns
         if ranges is None or not len(ranges.start_ns):
             return None
         if at_ns is None:
             return int(self.number[step])
+        if why.outside_ns and not ((ranges.start_ns <= at_ns) & (at_ns < ranges.end_ns)).any():
+            at_ns = why.outside_ns
         place = int(np.searchsorted(ranges.start_ns, at_ns, side="right")) - 1
         return int(ranges.number[max(place, 0)])
 

@@ -162,8 +162,7 @@ def _unreadable(start: bytes, unpacked: bytes | None) -> tuple[str, str]:
     if unpacked is not None and _is_perfetto(unpacked):
         return (
             "a Perfetto trace (protobuf), which is made to be looked at",
-            f"give the recording itself: {_GIVE_EXPORT.removeprefix('give ')},"
-            " or a trace of torch.profiler (JSON)",
+            "give what it was made from: an export of Nsight Systems, or torch.profiler's JSON",
         )
     if unpacked is None:
         return f"a damaged {name} file", f"copy it again, or {_GIVE_EXPORT}"

@@ -76,6 +76,12 @@ class ExposedCommunicationMetrics(f.Metrics):
         "the part that nothing explains. Where the clocks of GPU and host disagree, and on ranks"
         " without a GPU, everything but `waiting_ns` is unknown, and the parts in between are null",
     ]
+    step_cause: Annotated[
+        str | None,
+        f.one_of(*(reason.name.lower() for reason in Reason)),
+        "what makes most of `per_step_ns`, where what makes most of `exposed_ns` is no considerable"
+        " part of it; else null",
+    ]
     busbw_gb_per_s: Annotated[
         f.Number | None,
         "the bus bandwidth of the operations with most exposed time, waiting left out; null where"
@@ -184,7 +190,8 @@ def refined(
         return result
     waiting = result.operations.waiting_by(ranks.waits_of(result.rank), ranks.ranks)
     operations = replace(result.operations, waiting=waiting)
-    moving = operations.by_reason()[Reason.WAITING + 1 :].sum(axis=0)
+    usual = operations.usual()
+    moving = usual[Reason.WAITING + 1 :].sum(axis=0)
     costliest = reasons.costliest(operations.kind, moving)
     transfers = ranks.transfers.get(result.rank, {})
     rate = reasons.link_rate(costliest, transfers, result.peaks_gb_per_s)
@@ -195,7 +202,7 @@ def refined(
         peak_gb_per_s=None if rate is None else rate.peak_gb_per_s,
     )
     # Where nearly all of it is waiting, no link makes it shorter.
-    matters = int(moving.sum()) > reasons.MIN_SHARE * result.metrics.exposed_ns
+    matters = int(moving.sum()) > reasons.MIN_SHARE * int(usual.sum())
     return replace(result, operations=operations, metrics=metrics, rate=rate if matters else None)
 
 
@@ -224,12 +231,15 @@ def findings(result: ExposedCommunicationResult) -> list[f.Finding | f.NotApplic
 
 def _by_metric(
     operations: reasons.ExposedOperations | None, exposed_ns: int
-) -> dict[str, int | None]:
-    by_metric: dict[str, int | None] = dict.fromkeys(reason.metric for reason in Reason)
+) -> dict[str, int | str | None]:
+    by_metric: dict[str, int | str | None] = dict.fromkeys(reason.metric for reason in Reason)
+    by_metric["step_cause"] = None
     if operations is None:
         return {**by_metric, Reason.UNKNOWN.metric: exposed_ns}
     totals = operations.by_reason().sum(axis=1).tolist()
     by_metric |= {reason.metric: totals[reason] for reason in Reason}
+    if operations.step_cause is not None:
+        by_metric["step_cause"] = operations.step_cause.name.lower()
     if operations.waiting.why_unknown is not None:
         by_metric[Reason.WAITING.metric] = None
     return by_metric

@@ -20,10 +20,11 @@ from traceprof.communication.messages import (
 )
 from traceprof.communication.readiness import FOLLOWS_NS
 from traceprof.findings import MAX_EVIDENCE, Evidence, bullets
-from traceprof.intervals import Int64
+from traceprof.intervals import Int64, Mask
 from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.ranks.waits import RankWaits, Transfer
 from traceprof.run.rank import Rank, Window
+from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
 from traceprof.trace.columns import Column, Packed, pack
 from traceprof.trace.grouping import sums
@@ -83,6 +84,8 @@ class ExposedOperations(Record, frozen=True):
     input: Names  # what its input came from
     next_compute: Names  # what computes next after it
     waiting: Waiting  # the waits that the comparison of ranks found
+    # bool[n], whether it began in a steady step; all, if none that is exposed did
+    is_usual: Mask
     has_others: bool  # whether the report shows other ranks that take part
     is_pipeline: bool  # whether sends or receives are known that have one other rank
 
@@ -113,6 +116,17 @@ class ExposedOperations(Record, frozen=True):
         )
         late_input -= by_reason[Reason.TRANSFER]
         return by_reason
+
+    def usual(self) -> Int64:
+        """Return the same of what steady steps hold, which advice is for, int64[reasons, n]."""
+        return self.by_reason() * self.is_usual
+
+    @property
+    def step_cause(self) -> Reason | None:
+        """What makes most of it in steady steps, if what makes most of all matters little there."""
+        in_all, in_steps = main_reasons(self.by_reason()), main_reasons(self.usual())
+        is_other = in_steps and in_all[0][0] not in dict(in_steps)
+        return in_steps[0][0] if is_other else None
 
     def waiting_by(self, waits: RankWaits, ranks: tuple[int, ...]) -> Waiting:
         """Return how much of the exposed time the rank waited.
@@ -191,7 +205,8 @@ def exposed_operations(rank: Rank, window: Window) -> ExposedOperations:
     """
     exposed, (itself, source, after) = exposure(rank, window)
     sent = messages(rank)
-    is_kernel = exposed.kernel >= 0
+    is_kernel, steps = exposed.kernel >= 0, steady_steps(rank, window)
+    is_usual = intervals.holder(steps.start_ns, steps.end_ns, exposed.start_ns) >= 0
     kind = np.full(len(exposed), len(sent.operations), np.int64)
     kind[is_kernel] = sent.operation[exposed.kernel[is_kernel]]
     return ExposedOperations(
@@ -201,6 +216,7 @@ def exposed_operations(rank: Rank, window: Window) -> ExposedOperations:
         input=operation_names(rank, source),
         next_compute=operation_names(rank, after),
         waiting=nothing_known(len(exposed), ALONE),
+        is_usual=is_usual if is_usual.any() else ~is_usual,
         has_others=bool(is_kernel.any()) and int(sent.world_size.max(initial=-1)) != 1,
         is_pipeline=bool(((sent.peer >= 0) | (sent.peer_in_communicator >= 0)).any()),
     )
@@ -221,9 +237,12 @@ _SAID = {
 _NUM_NAMED = 3
 
 
-def main_reasons(operations: ExposedOperations) -> list[tuple[Reason, int]]:
-    """Return the reasons that matter with how much of the exposed time they make, largest first."""
-    totals = operations.by_reason().sum(axis=1).tolist()
+def main_reasons(by_reason: Int64) -> list[tuple[Reason, int]]:
+    """Return the reasons that matter with how much of the exposed time they make, largest first.
+
+    `by_reason`: int64[reasons, n].
+    """
+    totals = by_reason.sum(axis=1).tolist()
     least = max(MIN_SHARE * sum(totals), 1)
     reasons = [(reason, totals[reason]) for reason in Reason if totals[reason] >= least]
     return sorted(reasons, key=lambda pair: -pair[1])
@@ -231,7 +250,7 @@ def main_reasons(operations: ExposedOperations) -> list[tuple[Reason, int]]:
 
 def late_ranks(operations: ExposedOperations) -> list[int]:
     """Return the numbers of the ranks that were waited for, the one that cost most first."""
-    ranks, cost = sums(operations.waiting.last, operations.waiting.ns)
+    ranks, cost = sums(operations.waiting.last, operations.waiting.ns * operations.is_usual)
     order = np.argsort(-cost, kind="stable")
     return [rank for rank in ranks[order].tolist() if rank >= 0]
 
@@ -248,14 +267,16 @@ def title(
     claim: str, operations: ExposedOperations, rate: LinkRate | None, *, has_compute: bool
 ) -> str:
     """Return the claim, with the reasons that matter, and the rate where the transfer is one."""
-    parts = []
-    for reason, ns in main_reasons(operations)[:_NUM_NAMED]:
+    parts, other = [], operations.step_cause
+    for reason, ns in main_reasons(operations.by_reason())[:_NUM_NAMED]:
         if reason is Reason.LATE_INPUT and not has_compute:
             continue  # earlier or later input would change nothing
         parts.append(f"{duration(ns)} {_SAID[reason].format(_who(late_ranks(operations)))}")
     text = f"{claim}: {', '.join(parts)}" if parts else claim
+    if other is not None:
+        text += f", but most in the mean step {_SAID[other].format('other ranks')}"
     explains = rate is not None and (
-        rate.is_slow or Reason.TRANSFER in dict(main_reasons(operations))
+        rate.is_slow or Reason.TRANSFER in dict(main_reasons(operations.usual()))
     )
     return f"{text}; {said(rate)}" if rate is not None and explains else text
 
@@ -431,9 +452,9 @@ def remedies(
     operations: ExposedOperations, rate: LinkRate | None, *, is_pytorch: bool, has_compute: bool
 ) -> tuple[Remedy, ...]:
     """Return what can be done about the reasons that matter, most promising first."""
-    by_reason = operations.by_reason()
+    by_reason = operations.usual()
     chosen = [Remedy.CHECK_LINK] if rate is not None and rate.is_slow else []
-    for reason, _ in main_reasons(operations):
+    for reason, _ in main_reasons(by_reason):
         if reason is Reason.LATE_INPUT and not has_compute:
             continue
         kind = costliest(operations.kind, by_reason[reason])
@@ -454,7 +475,7 @@ def advice(
     lines = [remedy.text(operation, who) for remedy in chosen]
     lines += _what_to_record(operations, how_to_collect)
     # What is long where waits are not known may be waiting: then no bytes help.
-    is_long = [reason for reason, _ in main_reasons(operations)[:1]] == [Reason.TRANSFER]
+    is_long = [reason for reason, _ in main_reasons(operations.usual())[:1]] == [Reason.TRANSFER]
     first = {_GIVE_ALL, _NAME_RANKS} if is_long else set()
     return tuple(sorted(lines, key=lambda line: line not in first))
 
@@ -481,7 +502,7 @@ def _of_pytorch(
 
 def _what_to_record(operations: ExposedOperations, how_to_collect: HowToCollect) -> list[str]:
     exposed, texts = operations.exposure, []
-    main = {reason for reason, _ in main_reasons(operations)}
+    main = {reason for reason, _ in main_reasons(operations.usual())}
     if not exposed.is_judged:
         texts.append(_CLOCKS_DISAGREE)
     elif not exposed.has_events and {Reason.UNKNOWN, Reason.LATE_INPUT} & main:
