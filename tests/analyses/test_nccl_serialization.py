@@ -161,6 +161,36 @@ def test_dependence_unknown(tmp_path: Path) -> None:
     assert "--cuda-event-trace=true" in finding.advice[-1]
 
 
+@pytest.mark.parametrize("is_needed", [True, False])
+def test_what_compute_needs_waits_behind_what_it_does_not(
+    tmp_path: Path, *, is_needed: bool
+) -> None:
+    """Without labels and event records: a small reduction is launched after a large one.
+
+    7   |##|            |####|        1, 2, 7, 9   or   |##||##############|    1, 2, 9
+    20      |########|##|    |##|     2, 6, 7, 9, 10        |########|##|  |##|
+    """
+    builder = TraceBuilder()
+    for step in range(8):
+        at = step * 11 * MS
+        builder.nvtx(f"step {step}", at, at + MS)
+        builder.kernel(at + MS, at + 2 * MS, launch=(at + 1, at + 2))
+        for place, (begin, end) in enumerate([(2, 6), (6, 7), (9, 10)]):
+            call, start = at + 3 + 2 * place, at + begin * MS + 3
+            builder.kernel(start, at + end * MS, ALL_REDUCE, launch=(call, call + 1), stream=20)
+        begin = at + (7 if is_needed else 2) * MS + 1
+        builder.kernel(begin, at + 9 * MS, launch=(at + 11, at + 12))
+    found = result(builder, tmp_path)
+    finding = only(found)
+    assert finding.metrics["independent_blocked_ns"] is None
+    if is_needed:
+        assert found.needed_avoidable_ns == pytest.approx(8 * 4 * MS, rel=0.01)
+        assert finding.severity is Severity.HIGH
+        assert finding.title.endswith("behind operations that it did not need yet")
+    else:
+        assert (found.needed_avoidable_ns, finding.severity) == (0, Severity.INFO)
+
+
 @pytest.mark.parametrize(("gap", "blocked"), [(0, 1), (20_000, 1), (20_001, 0), (-5, 1)])
 def test_it_counts_only_what_follows_closely(tmp_path: Path, gap: int, blocked: int) -> None:
     builder = TraceBuilder().kernel(MS, 2 * MS, ALL_REDUCE, launch=(0, 1))

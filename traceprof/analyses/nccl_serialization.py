@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated
 
+import numpy as np
+
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.remedies import OWN_GROUPS
 from traceprof.analyses.results import CostResult, facts_of
 from traceprof.communication import readiness as queueing
+from traceprof.communication.exposure import compute_after
 from traceprof.communication.messages import asynchronous_calls
-from traceprof.communication.readiness import FOLLOWS_NS, Independence
+from traceprof.communication.readiness import FOLLOWS_NS, Independence, Readiness
 from traceprof.intervals import Mask
 from traceprof.run.rank import Rank, Window
 from traceprof.trace.grouping import distinct_values, is_in
@@ -77,6 +80,9 @@ class SerializationResult(CostResult, frozen=True):
     # compute ran
     avoidable_ns: int
     independent_avoidable_ns: int  # the same behind one that is known to be independent
+    # the same of operations for which compute waited in the middle of a step, behind one for which
+    # it did not
+    needed_avoidable_ns: int
     # chains of operations that waited for each other, costliest first, then longest
     chains: tuple[f.Evidence, ...]
     # the longest communication kernels on streams that compute as well
@@ -129,6 +135,9 @@ def run(rank: Rank, window: Window) -> SerializationResult:
         waited_ns=waited.measure_ns,
         avoidable_ns=avoidable.measure_ns,
         independent_avoidable_ns=intervals.intersect(queue.waits(independent), exposed).measure_ns,
+        needed_avoidable_ns=intervals.intersect(
+            queue.waits(blocked & ~dependent & _hold_compute_up(rank, kernels)), exposed
+        ).measure_ns,
         chains=queueing.chains(rank, queue, blocked, avoidable),
         among_compute=queueing.among_compute(rank, queue, on_compute),
         compute_streams=tuple(sorted({*kernels.stream[on_compute].tolist()})),
@@ -138,6 +147,26 @@ def run(rank: Rank, window: Window) -> SerializationResult:
         ),
         has_events=kernels.has_events,
     )
+
+
+def _hold_compute_up(rank: Rank, kernels: Readiness) -> Mask:
+    """Operations for which compute waits, unlike for the one before them on their stream, bool[n].
+
+    More communication follows in the same step: at its end all that it sent may be needed.
+    """
+    after, steps, num = (
+        compute_after(rank, kernels.start_ns, kernels.stream),
+        rank.steps,
+        len(kernels),
+    )
+    if steps is None:
+        return np.zeros(num, np.bool_)
+    late_ns = queueing.times_of(rank, np.maximum(after, 0))[0] - kernels.end_ns
+    goes_on = (after >= 0) & (late_ns >= 0) & (late_ns <= FOLLOWS_NS)
+    step = intervals.holder(steps.start_ns, steps.end_ns, kernels.start_ns)
+    continues = np.zeros(num + 1, np.bool_)
+    continues[kernels.before] = (step >= 0) & (np.append(step, -1)[kernels.before] == step)
+    return goes_on & continues[:num] & ~np.append(goes_on, False)[kernels.before]
 
 
 def findings(result: SerializationResult) -> list[f.Finding | f.NotApplicable]:
@@ -166,12 +195,13 @@ def findings(result: SerializationResult) -> list[f.Finding | f.NotApplicable]:
 
 
 def _severity(result: SerializationResult) -> f.Severity | None:
-    """Return the severity: by the time lost by independent operations, at most `info` otherwise.
+    """Return the severity: by the time lost by independent operations or such that compute needs.
 
-    If the export has no communicators, waiting in line is mostly NCCL's own order: likely, since
-    PyTorch gives each communicator a stream of its own, but not certain.
+    Otherwise it is at most `info`: if the export has no communicators, waiting in line is mostly
+    NCCL's own order, since PyTorch gives each communicator a stream of its own.
     """
-    known = f.severity_of_cost(f.share(result.independent_avoidable_ns, result.window_ns))
+    lost_ns = max(result.independent_avoidable_ns, result.needed_avoidable_ns)
+    known = f.severity_of_cost(f.share(lost_ns, result.window_ns))
     if known is not None:
         return known
     worth_a_word = max(result.waited_ns, result.metrics.exposed_on_compute_stream_ns)
@@ -200,6 +230,9 @@ def _title(result: SerializationResult) -> str:
         return f"{title}, {duration(metrics.independent_blocked_ns)} of it behind independent ones"
     if metrics.known_blocked_ns == metrics.blocked_ns:
         return f"{title}, always in the order of their own communicator"
+    if result.needed_avoidable_ns:
+        held = f"compute was held up for {duration(result.needed_avoidable_ns)}"
+        return f"{title}; {held}, behind operations that it did not need yet"
     return f"{title}; the export does not show whether they depend on each other"
 
 
