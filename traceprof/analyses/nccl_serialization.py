@@ -230,7 +230,7 @@ def _title(result: SerializationResult) -> str:
         return f"{title}, {duration(metrics.independent_blocked_ns)} of it behind independent ones"
     if metrics.known_blocked_ns == metrics.blocked_ns:
         return f"{title}, always in the order of their own communicator"
-    if result.needed_avoidable_ns:
+    if 2 * result.needed_avoidable_ns > result.avoidable_ns:
         held = f"compute was held up for {duration(result.needed_avoidable_ns)}"
         return f"{title}; {held}, behind operations that it did not need yet"
     return f"{title}; the export does not show whether they depend on each other"
