@@ -70,13 +70,16 @@ validation: $(VENV)/installed  ## Write docs/validation.md from the recordings i
 	$(BIN)/python docs/validation.py
 	$(BIN)/python docs/reruns.py
 
-sample: $(VENV)/installed  ## Write the sample traces anew
-	rm -f sample_traces/*.sqlite sample_traces/*.truth.json
+sample: $(VENV)/installed  ## Write the sample traces anew, and what analyze prints of each
+	rm -f sample_traces/*.sqlite sample_traces/*.truth.json sample_traces/*.txt
 	$(BIN)/python -m sample_traces.simulator ddp --gpus 2 --steps 6 --kernels-per-step 40 --seed 1 \
 		-o sample_traces/ddp.sqlite
 	$(BIN)/python -m sample_traces.simulator gloo -o sample_traces/gloo.sqlite
 	for name in $$($(BIN)/python -c 'from sample_traces.simulator import SCENARIOS; print(*(n for n, s in SCENARIOS.items() if s.is_sample))'); do \
 		$(BIN)/python -m sample_traces.simulator $$name -o sample_traces/$$name.sqlite || exit 1; \
+	done
+	for report in sample_traces/*.sqlite; do \
+		$(BIN)/traceprof analyze --verbose $$report -o $${report%.sqlite}.txt || exit 1; \
 	done
 
 screenshots: $(VENV)/installed-test  ## Take the README's pictures of the dashboard, and a tour of all pages into build/tour (needs chromium)

@@ -82,10 +82,14 @@ def test_every_real_export_is_shown(real_trace: Path) -> None:
     _fits(analysis.result)
 
 
+@pytest.mark.all_samples
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_every_sample_fits_on_a_page(path: Path) -> None:
+def test_every_sample_is_shown_as_kept_beside_it(path: Path) -> None:
+    """`make sample` writes the texts; their difference is what a change does to reports."""
     with analysis_of(path) as analysis:
         _fits(analysis.result)
+    kept = path.with_suffix(".txt").read_text(encoding="utf-8")
+    assert shown(path).replace(f"{SAMPLE_FOLDER}/", "sample_traces/") == kept
 
 
 @pytest.mark.long
