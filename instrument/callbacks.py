@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from instrument import switch
@@ -70,12 +72,22 @@ class _Callback:
         self._training = ReportedTraining(watch)
 
 
-def callback_class(module: str, base: type, hooks: Mapping[str, Report], place: int) -> type:
-    """Return the class `Callback` of a module, from a framework's own one.
+def callback_class(
+    module: str, bases: Sequence[str], hooks: Mapping[str, Report], place: int
+) -> type:
+    """Make the class `Callback` of a module, from the framework's own one, and return it.
 
-    Each hook reports to the training with its argument at `place`, the framework's state; versions
-    of the framework pass it different ones after it.
+    Of the names that one may have, that of a package counts which the script has imported, else
+    which is installed. Each hook reports to the training with its argument at `place`, the
+    framework's state; versions of the framework pass it different ones after it.
     """
+    loaded = [base for base in bases if base.rpartition(".")[0] in sys.modules]
+    for base in [*loaded, *bases]:
+        if importlib.util.find_spec(base.partition(".")[0]) is not None:
+            break
+    else:
+        package = module.rpartition(".")[2]
+        raise ImportError(f"{module} needs {package}: pip install {package}")
 
     def method(report: Report) -> Callable[..., None]:
         def hook(self: _Callback, *args: Any, **_: object) -> None:  # noqa: ANN401
@@ -85,4 +97,8 @@ def callback_class(module: str, base: type, hooks: Mapping[str, Report], place: 
 
     methods = {name: method(report) for name, report in hooks.items()}
     facts = {"__doc__": sys.modules[module].__doc__, "__module__": module}
-    return type("Callback", (_Callback, base), methods | facts)
+    package, _, name = base.rpartition(".")
+    own = getattr(importlib.import_module(package), name)
+    made = type("Callback", (_Callback, own), methods | facts)
+    vars(sys.modules[module])["Callback"] = made  # from now on it is found at once
+    return made

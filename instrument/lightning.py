@@ -7,11 +7,6 @@ Lightning, or pytorch_lightning, is imported on first use of the class.
 
 from __future__ import annotations
 
-import functools
-import importlib
-import importlib.util
-import sys
-
 from instrument.callbacks import callback_class
 
 _HOOKS = {
@@ -29,19 +24,10 @@ _HOOKS = {
 }
 
 
-@functools.cache
-def _callback() -> type:
-    """Return the class for the Lightning that the script has imported, else the newer one."""
-    names = ("lightning.pytorch", "pytorch_lightning")
-    loaded = [name for name in names if name in sys.modules]
-    for name in [*loaded, *names]:
-        if importlib.util.find_spec(name.partition(".")[0]) is not None:
-            base = importlib.import_module(name).Callback
-            return callback_class(__name__, base, _HOOKS, 0)
-    raise ImportError("instrument.lightning needs Lightning: pip install lightning")
+_BASES = ("lightning.pytorch.Callback", "pytorch_lightning.Callback")
 
 
 def __getattr__(name: str) -> type:
     if name == "Callback":
-        return _callback()
+        return callback_class(__name__, _BASES, _HOOKS, 0)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,10 +7,6 @@ training. transformers is imported on first use of the class.
 
 from __future__ import annotations
 
-import functools
-import importlib
-import importlib.util
-
 from instrument.callbacks import callback_class
 
 _HOOKS = {  # a step is an optimizer step, of one or more batches
@@ -25,15 +21,7 @@ _HOOKS = {  # a step is an optimizer step, of one or more batches
 }
 
 
-@functools.cache
-def _callback() -> type:
-    if importlib.util.find_spec("transformers") is None:
-        raise ImportError("instrument.transformers needs transformers: pip install transformers")
-    base = importlib.import_module("transformers").TrainerCallback
-    return callback_class(__name__, base, _HOOKS, 1)
-
-
 def __getattr__(name: str) -> type:
     if name == "Callback":
-        return _callback()
+        return callback_class(__name__, ("transformers.TrainerCallback",), _HOOKS, 1)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -104,7 +104,7 @@ def _coalescing(
             wrapping.complain("coalesced", error)
         finally:
             suspend(compiler)
-        return block if labelled is None else _around(block, nvtx_ranges.joined(*labelled[:2]))
+        return block if labelled is None else _around(block, labelled[0])
 
     return coalescing
 

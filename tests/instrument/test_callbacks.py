@@ -31,8 +31,8 @@ def _frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
         parent = ModuleType(root) if root != name else module
         vars(parent)["__spec__"] = SimpleNamespace(name=root)
         monkeypatch.setitem(sys.modules, root, parent)
-    instrument.lightning._callback.cache_clear()
-    instrument.transformers._callback.cache_clear()
+    for framework in (instrument.lightning, instrument.transformers):
+        vars(framework).pop("Callback", None)
 
 
 def fit(callback: Any, *, num_batches: int, accumulated: int, failing_at: int = -1) -> None:
