@@ -52,7 +52,9 @@ BY_RANK_1 = {
     "gather_object": ["gather_object dst=2 group=0"],
     "broadcast_object_list": ["broadcast_object_list src=0 group=0"],
     "scatter_object_list": ["scatter_object_list src=0 group=0"],
-    "_broadcast_coalesced": [f"_broadcast_coalesced src=0 {BOTH}"],
+    "_broadcast_coalesced": [
+        "_broadcast_coalesced src=1 bytes=32 dtype=float32 group=1 desc=last_two"
+    ],
     "send_and_recv": [f"recv src=0 {FLOATS}", f"send dst=0 {FLOATS}"],
     "isend_and_irecv_in_a_group": [f"isend dst=2 {PAIR}", "wait op=isend group=1"],
     "batch_isend_irecv": RING,

@@ -181,7 +181,8 @@ class Program:
 
     def _broadcast_coalesced(self) -> object:
         tensors = [full(self.rank), full(self.rank, 2)]
-        _broadcast_coalesced(self.world, tensors, 1 << 20, 0)
+        if self.rank:
+            _broadcast_coalesced(self.last_two, tensors, 1 << 20, 0)
         return tensors
 
     def send_and_recv(self) -> object:
