@@ -7,7 +7,7 @@ counts (compiled with `cc`), with all wrappers and ranges that nobody keeps; and
 under `nsys profile --trace=nvtx`, where it is on PATH.
 
 Calls: short blocks of calls in turn, without anything, with a bare range around each (push and
-pop, with a text of its own, written by our means or by nvtx's functions), and with `instrument`.
+pop, with a text of its own), and with `instrument`.
 CPU time of the calling thread: what is added is work of that thread, whatever the operation waits
 for. Operations are those of PyTorch's "fake" backend, which return at once. Medians of the
 differences of neighbouring blocks, and what `instrument` adds over what a bare range adds.
@@ -47,7 +47,6 @@ from typing import Any
 import click
 import numpy as np
 import numpy.typing as npt
-import nvtx
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -61,7 +60,6 @@ import instrument
 from instrument.core import nvtx_ranges
 from instrument.wraps import ddp
 from instrument.wraps.steps import _cell_of_step
-from traceprof import labels
 
 Measured = dict[str, Any]
 Measurements = npt.NDArray[np.float64]
@@ -139,9 +137,7 @@ def calls(calls: int, rounds: int, out: Path) -> None:
     measured = added({name: call for name, (_, call) in operations().items()}, calls, rounds)
     for name, (ranges, _) in operations().items():
         measured[name]["ranges"] = ranges
-    # Of old tools, nvtx believes that they are not there.
-    is_written = type(nvtx.get_domain(labels.DOMAIN)).__name__ == "Domain"
-    out.write_text(json.dumps({"calls": measured, "nvtx writes": is_written}))
+    out.write_text(json.dumps(measured))
     dist.destroy_process_group()
 
 
@@ -178,18 +174,16 @@ def operations() -> dict[str, Call]:
 
 def added(calls: Mapping[str, Callable[[], object]], number: int, rounds: int) -> Measured:
     """Return what calls cost, and what ranges around them and `instrument` add: µs of CPU time."""
-    kinds = ("without", "ours", "nvtx's", "instrument")
+    kinds = ("without", "bare", "instrument")
     costs: Measured = {name: {kind: [] for kind in kinds} for name in calls}
     for round_ in range(rounds):
         texts = [
             f"all_reduce bytes=26214400 dtype=float32 group=0 rank=3 size=8 seq={round_}.{one}"
-            for one in range(2 * number * len(calls))
+            for one in range(number * len(calls))
         ]
         for name, call in calls.items():
             costs[name]["without"].append(plain(call, number))
-            costs[name]["ours"].append(in_our_ranges(call, [texts.pop() for _ in range(number)]))
-            own = [texts.pop() for _ in range(number)]
-            costs[name]["nvtx's"].append(in_public_ranges(call, own))
+            costs[name]["bare"].append(in_ranges(call, [texts.pop() for _ in range(number)]))
         instrument.enable()
         for name, call in calls.items():
             costs[name]["instrument"].append(plain(call, number))
@@ -214,7 +208,7 @@ def plain(call: Callable[[], object], calls: int) -> float:
     return (time.thread_time_ns() - began) / calls / 1e3
 
 
-def in_our_ranges(call: Callable[[], object], texts: list[str]) -> float:
+def in_ranges(call: Callable[[], object], texts: list[str]) -> float:
     """Return the cost of a call in a range of each text, by the fastest means."""
     push, pop, message = nvtx_ranges.push, nvtx_ranges.pop, nvtx_ranges.message
     began = time.thread_time_ns()
@@ -222,17 +216,6 @@ def in_our_ranges(call: Callable[[], object], texts: list[str]) -> float:
         push(message(text))
         call()
         pop()
-    return (time.thread_time_ns() - began) / len(texts) / 1e3
-
-
-def in_public_ranges(call: Callable[[], object], texts: list[str]) -> float:
-    """Return the cost of a call in a range of each text, by nvtx's functions."""
-    domain = labels.DOMAIN
-    began = time.thread_time_ns()
-    for text in texts:
-        nvtx.push_range(text, domain=domain)
-        call()
-        nvtx.pop_range(domain=domain)
     return (time.thread_time_ns() - began) / len(texts) / 1e3
 
 
@@ -357,17 +340,14 @@ class Training:
 
 def show_calls(name: str, measured: Measured) -> None:
     """Print one child's calls."""
-    bare = []
-    if name == UNDER_NSYS:  # a range that nobody takes is no measure
-        bare = ["ours", "nvtx's"] if measured["nvtx writes"] else ["ours"]
-    table = Table(
-        "call", "ranges", "µs without", "µs added", *(f"in pairs, {tool}" for tool in bare)
-    )
-    for call, cost in measured["calls"].items():
+    is_kept = name == UNDER_NSYS  # a range that nobody takes is no measure
+    table = Table("call", "ranges", "µs without", "µs added", *["in pairs"] * is_kept)
+    for call, cost in measured.items():
+        pairs = f"{cost['instrument'] / cost['bare']:.1f} × {cost['bare']:.2f} µs"
         table.add_row(
             call,
             *(str(cost["ranges"]), f"{cost['without']:.2f}", f"{cost['instrument']:.2f}"),
-            *(f"{cost['instrument'] / cost[tool]:.1f} × {cost[tool]:.2f} µs" for tool in bare),
+            *[pairs] * is_kept,
         )
     print(f"calls, {name}")
     Console(width=100).print(table)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tests.reference import kineto
 from tests.reference.nsight_export import LOW_24_BITS, Export
+from tests.reference.spans import covered, union
 
 _LAUNCH = re.compile(
     r"(cuda|cu|hip)((Ext)?(Module)?(Graph)?Launch(?!HostFunc)|Mem(cpy|set)(?!.*(Alloc|Free)))\w*?(_v\d+)?(_ptsz)?"
@@ -130,7 +131,7 @@ def losses_among(calls: Sequence[Launch], rows: Sequence[Row]) -> Losses:
                 spans.append((max([call.start, *before]), min(after)))
     busy = [(start, end) for _, _, start, end in rows]
     low, high = min(start for start, _ in busy), max(end for _, end in busy)
-    lost_ns = _measure([*busy, *spans], low, high) - _measure(busy, low, high)
+    lost_ns = covered(union([*busy, *spans]), low, high) - covered(union(busy), low, high)
     return Losses(len(launches), len(lost), len(cut), lost_ns)
 
 
@@ -167,12 +168,3 @@ def _near(call: Launch, known: list[tuple[int, int]], *, is_rare: bool) -> set[i
     before = [stream for called, stream in known if called < call.start][-1:]
     after = [stream for called, stream in known if called >= call.start][:1]
     return {*(before or after), *(after or before)}
-
-
-def _measure(spans: list[tuple[int, int]], low: int, high: int) -> int:
-    total, reached = 0, low
-    for start, end in sorted(spans):
-        first, last = max(start, reached), min(end, high)
-        total += max(last - first, 0)
-        reached = max(reached, last)
-    return total

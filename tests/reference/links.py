@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.reference.nsight_export import COMMUNICATION, COMPUTE, Key, Operation, export_of
-from tests.reference.spans import Span, length, union
+from tests.reference.spans import Span, length, union, without
 from tests.reference.streams import Rank, read
 
 H2D, D2H = {1, 3, 11}, {2, 4, 12}
@@ -26,19 +26,7 @@ def covered(spans: Iterable[Span]) -> int:
 
 
 def left_over(spans: Iterable[Span], hiding: Iterable[Span]) -> int:
-    """How much of `spans` is outside `hiding`, by a sweep over all their boundaries."""
-    changes: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-    for which, some in enumerate((union(spans), union(hiding))):
-        for start, end in some:
-            changes[start][which] += 1
-            changes[end][which] -= 1
-    alone, before, active = 0, 0, [0, 0]
-    for time in sorted(changes):
-        if active[0] and not active[1]:
-            alone += time - before
-        before = time
-        active = [now + change for now, change in zip(active, changes[time], strict=True)]
-    return alone
+    return length(without(union(spans), union(hiding)))
 
 
 def _copies(rank: Rank) -> list[Operation]:
