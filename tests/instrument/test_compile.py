@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 import instrument
-from tests.support.recording import pushed
+from tests.support.recording import compiled, pushed
 from tests.support.selection import long_after
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("beside_another")]
@@ -41,38 +40,22 @@ def breaking(tensor: torch.Tensor) -> torch.Tensor:
     return doubled + 1
 
 
-def compiled(program: Program, *, fullgraph: bool) -> tuple[Any, list[str]]:
-    """Return the result and the operators of the graphs that the program becomes."""
-    torch._dynamo.reset()
-    operators: list[str] = []
-
-    def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., Any]:
-        operators.extend(
-            node.target.__name__ for node in graph.graph.nodes if node.op == "call_function"
-        )
-        operators.append("end of graph")
-        return graph.forward
-
-    run = torch.compile(program, backend=backend, fullgraph=fullgraph)
-    return run(torch.arange(4.0)), operators
-
-
 @pytest.mark.parametrize("program", long_after(1, [legacy, new]))
 def test_one_graph_stays_one_graph_without_ranges(recorded: list[str], program: Program) -> None:
-    result, operators = compiled(program, fullgraph=True)
+    result, operators = compiled(program, torch.arange(4.0), fullgraph=True)
     instrument.enable()
     assert torch.equal(program(torch.arange(4.0)), result)
     recorded.clear()
-    again, traced = compiled(program, fullgraph=True)
+    again, traced = compiled(program, torch.arange(4.0), fullgraph=True)
     assert traced == operators
     assert torch.equal(again, result)
     assert pushed(recorded) == []
 
 
 def test_graphs_break_where_they_did_and_what_runs_between_is_named(recorded: list[str]) -> None:
-    result, operators = compiled(breaking, fullgraph=False)
+    result, operators = compiled(breaking, torch.arange(4.0))
     instrument.enable()
-    again, traced = compiled(breaking, fullgraph=False)
+    again, traced = compiled(breaking, torch.arange(4.0))
     assert traced == operators
     assert torch.equal(again, result)
     assert pushed(recorded) == ["all_reduce bytes=16 dtype=float32 group=0 rank=0 size=2 seq=0"]
@@ -102,9 +85,9 @@ def transferring(tensor: torch.Tensor) -> torch.Tensor:
 
 def test_a_compiled_transfer(recorded: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._dynamo.config, "enable_p2p_compilation", True)
-    _, operators = compiled(transferring, fullgraph=False)
+    _, operators = compiled(transferring, torch.arange(4.0))
     instrument.enable()
-    _, traced = compiled(transferring, fullgraph=False)
+    _, traced = compiled(transferring, torch.arange(4.0))
     assert traced == operators
 
 

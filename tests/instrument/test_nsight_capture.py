@@ -5,15 +5,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from instrument import nsight_capture
 from instrument.core import nvtx_ranges
 from instrument.nsight_capture import NsightCapture, _session_file
+from tests.support.recording import functions_into
+from tests.support.workers import until
 
 # Another rank: takes its part of the lock, and lets go when a line comes.
 OTHER = """
@@ -23,34 +23,15 @@ fcntl.lockf(file, fcntl.LOCK_SH)
 print("holds", flush=True)
 sys.stdin.readline()
 """
-MAX_S = 60
 
 
 @pytest.fixture
 def ranges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Record what a tool is told."""
     told: list[str] = []
-
-    def start(attributes: Any) -> int:
-        told.append(f"start {attributes}")
-        return 1
-
-    def end(_: int) -> None:
-        told.append("end")
-
-    functions = nvtx_ranges.Functions(
-        push=lambda _: 0, pop=lambda: 0, start=start, end=end, attributes=lambda text, _: text
-    )
-    monkeypatch.setattr(nvtx_ranges, "connect", lambda _: functions)
+    monkeypatch.setattr(nvtx_ranges, "connect", lambda _: functions_into(told))
     monkeypatch.setattr(nsight_capture, "_session_file", lambda: tmp_path / "session")
     return told
-
-
-def wait_for(told: list[str], last: str) -> None:
-    until = time.monotonic() + MAX_S
-    while told[-1] != last:
-        assert time.monotonic() < until
-        time.sleep(1e-3)
 
 
 def test_it_stays_open_until_the_last_rank_is_done(ranges: list[str], tmp_path: Path) -> None:
@@ -70,7 +51,7 @@ def test_it_stays_open_until_the_last_rank_is_done(ranges: list[str], tmp_path: 
         assert ranges == ["start steps"]
         other.stdin.write("\n")
         other.stdin.flush()
-        wait_for(ranges, "end")
+        until(lambda: ranges[-1] == "end steps")
     for thread in threading.enumerate():
         if thread.name == "traceprof capture":
             thread.join()
@@ -83,8 +64,8 @@ def test_what_a_killed_job_left_does_not_count(ranges: list[str], tmp_path: Path
     capture = NsightCapture()
     capture.prepare()
     capture.end()
-    wait_for(ranges, "end")
-    assert ranges == ["start steps", "end"]
+    until(lambda: ranges[-1] == "end steps")
+    assert ranges == ["start steps", "end steps"]
 
 
 def test_a_rank_that_never_began_ends_nothing(ranges: list[str]) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 import pytest
+import torch
 from torch.overrides import TorchFunctionMode
 
 import traceprof
@@ -25,30 +26,56 @@ from tests.support.selection import missing, once
 from traceprof.recording.record import NOT_IMPORTED
 
 
-def record(replace: Callable[[Any, str, Any], None]) -> list[str]:
-    """Record `push …`, `pop`, `start …` and `end …`, as under a tool, from `enable` on.
-
-    `replace` sets an attribute: `setattr`, or one that takes it back.
-    """
-    events: list[str] = []
+def functions_into(events: list[str]) -> nvtx_ranges.Functions:
+    """Return functions of a tool that note `push …`, `pop`, `start …` and `end …`."""
 
     def start(text: str) -> str:
         events.append(f"start {text}")
         return text
 
+    return nvtx_ranges.Functions(
+        push=lambda text: events.append(f"push {text}"),
+        pop=lambda: events.append("pop"),
+        start=start,
+        end=lambda handle: events.append(f"end {handle}"),
+        attributes=lambda text, _: text,
+    )
+
+
+def record(replace: Callable[[Any, str, Any], None]) -> list[str]:
+    """Record ranges by `functions_into`, as under a tool, from `enable` on.
+
+    `replace` sets an attribute: `setattr`, or one that takes it back.
+    """
+    events: list[str] = []
+    functions = functions_into(events)
     replace(nvtx_ranges, "is_recording", lambda: True)
-    replace(nvtx_ranges, "prepare", lambda text: text)
+    replace(nvtx_ranges, "prepare", str)
     replace(nvtx_ranges, "message", nvtx_ranges.joined)
-    replace(nvtx_ranges, "push", lambda text: events.append(f"push {text}"))
-    replace(nvtx_ranges, "pop", lambda: events.append("pop"))
-    replace(nvtx_ranges, "start", start)
-    replace(nvtx_ranges, "end", lambda handle: events.append(f"end {handle}"))
+    for name in ("push", "pop", "start", "end"):
+        replace(nvtx_ranges, name, getattr(functions, name))
     return events
 
 
 def pushed(events: list[str]) -> list[str]:
     """Return the labels of the push/pop ranges, in the order in which they opened."""
     return [event.removeprefix("push ") for event in events if event.startswith("push ")]
+
+
+def compiled(program: Any, *inputs: Any, fullgraph: bool = False) -> tuple[Any, list[str]]:
+    """Return the result and the operators of the graphs that a program becomes."""
+    torch.compiler.reset()
+    operators: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., Any]:
+        operators.extend(
+            node.target.__name__ for node in graph.graph.nodes if node.op == "call_function"
+        )
+        operators.append("end of graph")
+        return graph.forward
+
+    run: Any = torch.compile(program, backend=backend, fullgraph=fullgraph)
+    return run(*inputs), operators
 
 
 class SeenCalls(TorchFunctionMode):

@@ -6,6 +6,7 @@ import pytest
 
 from instrument.core import nvtx_ranges, steps
 from instrument.core.steps import Steps, parse_steps
+from tests.support.recording import functions_into
 
 
 class Recorder:
@@ -18,26 +19,10 @@ class Recorder:
 
 
 @pytest.fixture
-def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def events(recorded: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Record what is told and which ranges are written, under a tool."""
-    said: list[str] = []
-
-    def start(text: str) -> str:
-        said.append(f"start {text}")
-        return text
-
-    functions = nvtx_ranges.Functions(
-        push=lambda text: said.append(f"push {text}"),
-        pop=lambda: said.append("pop"),
-        start=start,
-        end=lambda text: said.append(f"end {text}"),
-        attributes=lambda text, _: text,
-    )
-    monkeypatch.setattr(nvtx_ranges, "_functions", functions)
-    monkeypatch.setattr(nvtx_ranges, "message", str)
-    for name in ("push", "pop", "start", "end"):
-        monkeypatch.setattr(nvtx_ranges, name, getattr(functions, name))
-    yield said
+    monkeypatch.setattr(nvtx_ranges, "_functions", functions_into(recorded))
+    yield recorded
     steps.unwatch()
 
 

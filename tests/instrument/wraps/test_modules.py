@@ -1,18 +1,16 @@
 """Modules have ranges with their paths, as deep as is asked for, and none by default."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-import torch._dynamo
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import instrument
 from instrument.core.nvtx_ranges import MODULES
 from instrument.wraps import modules
-from tests.support.recording import pushed
+from tests.support.recording import compiled, pushed
 
 
 class Block(torch.nn.Module):
@@ -110,20 +108,10 @@ def test_an_exception_closes_the_ranges(named: Callable[[int], list[str]]) -> No
 
 @pytest.mark.slow
 def test_a_compiled_model_is_the_same_graphs(named: Callable[[int], list[str]]) -> None:
-    def graphs(model: Net) -> tuple[list[str], torch.Tensor]:
-        torch._dynamo.reset()
-        seen: list[str] = []
-
-        def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., Any]:
-            seen.extend(str(node.target) for node in graph.graph.nodes)
-            return graph.forward
-
-        return seen, torch.compile(model, backend=backend)(torch.ones(2, 3))
-
-    model = Net()
-    without, expected = graphs(model)
+    model, batch = Net(), torch.ones(2, 3)
+    expected, without = compiled(model, batch)
     events = named(3)
-    traced, output = graphs(model)
+    output, traced = compiled(model, batch)
     assert traced == without
     assert torch.equal(output, expected)
     assert set(paths(events)) <= {"Net"}  # what is compiled is one
