@@ -150,7 +150,7 @@ def used(tables: Iterable[KernelTable]) -> list[KernelSum]:
     """Return the time of the kernels of each name on all ranks, the largest sum first."""
     by_name: dict[str, list[tuple[int, KernelUse]]] = {}
     for of_rank in tables:
-        for use in of_rank:
+        for use in of_rank.uses:
             by_name.setdefault(use.name, []).append((of_rank.rank, use))
     uses = [KernelSum(name, of_ranks) for name, of_ranks in by_name.items()]
     return sorted(uses, key=lambda use: (-use.total_ns, use.name))
@@ -256,7 +256,7 @@ def _table(view: View, uses: Sequence[KernelSum], total_ns: int, num_ranks: int)
         (of_rank.rank, use.name): use
         for of_rank in view.analysis.measured.kernels
         if of_rank.rank in launched and launched[of_rank.rank].has_rates
-        for use in of_rank
+        for use in of_rank.uses
     }
     places = _places(view, uses[:_MAX_ROWS])
     rows = []

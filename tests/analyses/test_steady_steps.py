@@ -99,7 +99,7 @@ def test_kernels_in_steps_are_those_of_a_plain_sum(sample: str) -> None:
                     strict=True,
                 )
             )
-            for use in kernel_table.run(rank, rank.window, window):
+            for use in kernel_table.run(rank, rank.window, window).uses:
                 sums = [
                     sum(e - s for s, e, name in rows if name == use.name and low <= s < high)
                     for low, high in spans

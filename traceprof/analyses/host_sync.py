@@ -30,8 +30,6 @@ from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind
 from traceprof.units import duration, times
 
-_MAX_INNER_CALLS = 2  # recorded between a copy of the runtime and its thread's next call
-
 ID = "host-sync"
 
 
@@ -224,18 +222,15 @@ def _num_reads_synchronized(rank: Rank, calls: ApiCalls, threads: dict[int, Thre
     number = 0
     for thread, of_thread in threads.items():
         pairs = copies[of_thread.call[:-1]] & waits[of_thread.call[1:]]
-        if pairs.any():
-            of_calls = np.flatnonzero(calls.thread == thread)
-            of_calls = of_calls[np.argsort(rank.host_order[of_calls], kind="stable")]
-            place = np.searchsorted(rank.host_order[of_calls], rank.host_order[of_thread.call])
-            copy, wait = place[:-1][pairs], place[1:][pairs]
-            at_once = (wait > copy) & (wait - copy <= _MAX_INNER_CALLS + 1)
-            copy_end = of_thread.end_ns[:-1][pairs]
-            for inner in range(1, _MAX_INNER_CALLS + 1):
-                is_between = np.flatnonzero(copy + inner < wait)
-                ends = calls.ends(of_calls[copy[is_between] + inner])
-                at_once[is_between] &= ends <= copy_end[is_between]
-            number += int(at_once.sum())
+        if not pairs.any():
+            continue
+        own = np.flatnonzero(calls.thread == thread)
+        own = own[np.argsort(rank.host_order[own], kind="stable")]
+        place = np.searchsorted(rank.host_order[own], rank.host_order[of_thread.call])
+        copy, wait = place[:-1][pairs], place[1:][pairs]
+        # When the copy is over, and all calls between it and the wait.
+        over_ns = np.maximum.reduceat(calls.ends(own), np.stack((copy, wait), axis=1).ravel())[::2]
+        number += int(((wait > copy) & (over_ns <= of_thread.end_ns[:-1][pairs])).sum())
     return number
 
 

@@ -449,7 +449,7 @@ def _signature(use: SignatureUse, total_ns: int) -> str:
     return f"{percent(share(use.total_ns, total_ns))} {name}{grid}, {times(use.num_kernels)}"
 
 
-def _total(parts: Sequence[ComputePart]) -> int:
+def _total(parts: Sequence[ComputePart | KernelUse]) -> int:
     return sum(part.total_ns for part in parts)
 
 
@@ -459,13 +459,13 @@ _BY_NAME = "Kernels, by name"
 
 def kernel_section(analysis: RunResult) -> Section:
     """Return the kernels of the rank whose kernels take longest together, and what is left out."""
-    tables = [(sum(kernels.total_ns), kernels) for kernels in analysis.measured.kernels]
+    tables = [(_total(kernels.uses), kernels) for kernels in analysis.measured.kernels]
     if not any(total for total, _ in tables):
         return section(_BY_NAME, "No kernel ran.")
     total, kernels = max(tables, key=lambda item: (item[0], -item[1].rank))
-    uses = list(kernels)
+    uses = kernels.uses
     shown, rest = uses[:MAX_KERNELS], uses[MAX_KERNELS:]
-    spent = sum(use.total_ns for use in rest)
+    spent = _total(rest)
     names, fraction = counted(len(rest), "more name"), percent(share(spent, total))
     return section(
         _BY_NAME,

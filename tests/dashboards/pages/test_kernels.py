@@ -114,7 +114,7 @@ def test_times_are_the_means_over_the_ranks_chosen(analysis: Analysis) -> None:
     tables = analysis.measured.kernels
     expected: dict[str, int] = {}
     for table in tables:
-        for use in table:
+        for use in table.uses:
             expected[use.name] = expected.get(use.name, 0) + use.total_ns
     shown = rows(analysis, Address())
     assert sorted(row["total_ns"] for row in shown) == pytest.approx(
@@ -123,9 +123,9 @@ def test_times_are_the_means_over_the_ranks_chosen(analysis: Analysis) -> None:
     assert sum(row["share"] for row in shown) == pytest.approx(1)
     (alone,) = (table for table in tables if table.rank == 1)
     of_one = rows(analysis, Address(rank=(1,)))
-    assert [row["total_ns"] for row in of_one] == [use.total_ns for use in alone]
+    assert [row["total_ns"] for row in of_one] == [use.total_ns for use in alone.uses]
     for field in ("count", "per_step_ns", "median_ns"):
-        assert [row[field] for row in of_one] == [getattr(use, field) for use in alone]
+        assert [row[field] for row in of_one] == [getattr(use, field) for use in alone.uses]
 
 
 def test_what_is_slower_beside_communication_is_what_overlap_says(analysis: Analysis) -> None:

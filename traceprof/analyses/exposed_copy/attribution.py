@@ -225,18 +225,13 @@ def _rows(step: Int64, index: Int64, is_copy: Mask, judged: Mask, rank: Rank) ->
     begins = np.append(True, (step[1:] != step[:-1]) | (is_copy[1:] != is_copy[:-1]))
     first = np.flatnonzero(begins)
     length = np.diff(first, append=len(step))
-    is_row = is_copy[first]
-    first, length = first[is_row], length[is_row]
-    order = np.lexsort((first, -length, step[first]))  # of equally long ones the first
-    first, length = first[order], length[order]
-    is_longest = np.append(True, step[first][1:] != step[first][:-1]) if len(first) else first > 0
-    first, length = first[is_longest], length[is_longest]
-    num_steps = int(judged.sum())
-    if len(first) < max(num_steps, MIN_STEPS) or (length != length[0]).any():
+    longest = int(length.max(initial=0, where=is_copy[first]))
+    first = first[is_copy[first] & (length == longest)]
+    _, first_of_step = np.unique(step[first], return_index=True)
+    first = first[first_of_step]
+    if longest < MIN_COPIES or len(first) < max(int(judged.sum()), MIN_STEPS):
         return NO_NUMBERS
-    if length[0] < MIN_COPIES:
-        return NO_NUMBERS
-    rows = index[first[:, np.newaxis] + np.arange(length[0])]
+    rows = index[first[:, np.newaxis] + np.arange(longest)]
     sizes = np.sort(rank.operations.copies.bytes[rows], axis=1)
     if (sizes != sizes[0]).any():
         return NO_NUMBERS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from math import floor, fsum, sqrt
 from typing import Annotated, Any
 
@@ -82,31 +82,9 @@ class KernelUse(Struct, frozen=True):
 
 
 class KernelTable(RankResult, frozen=True):
-    """The kernels of one rank that start in a window, by name, the longest together first."""
+    """The kernels of one rank that start in a window."""
 
-    names: tuple[str, ...]  # m demangled names
-    communicates: Mask  # bool[m], by the patterns that hold for the run
-    count: Int64  # int64[m]
-    total_ns: tuple[int, ...]  # m sums of durations
-    median_ns: Int64  # int64[m]
-    # m sums over the training steps that lie in the window; None without any
-    in_steps_ns: tuple[int, ...] | None
-    num_steps: int  # how many these are
-    steady: tuple[InSteadyStep | None, ...]  # of each name, what its kernels take in a steady step
-
-    def __iter__(self) -> Iterator[KernelUse]:
-        """Yield each name, the one with the most time first."""
-        for index, name in enumerate(self.names):
-            in_steps = None if self.in_steps_ns is None else self.in_steps_ns[index]
-            yield KernelUse(
-                name=name,
-                kind=kernel_kind(name, communicates=bool(self.communicates[index])),
-                count=int(self.count[index]),
-                total_ns=self.total_ns[index],
-                median_ns=int(self.median_ns[index]),
-                per_step_ns=None if in_steps is None else in_steps // self.num_steps,
-                in_steady_step=self.steady[index],
-            )
+    uses: tuple[KernelUse, ...]  # by name, the longest together first
 
 
 def named_signatures(rank: Rank) -> tuple[list[str], Int64]:
@@ -134,28 +112,25 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> KernelTable
     total = sums_by(which, length, len(names))
     start = kernels.start_ns.take(chosen)
     steps = _steps_within(rank, window)
-    in_steps: list[int] | None = None
-    if steps is not None:
-        first, stop = np.searchsorted(start, steps[:2], side="left").tolist()
-        in_steps = total
-        if stop - first < len(chosen):
-            in_steps = sums_by(which[first:stop], length[first:stop], len(names))
+    inside = slice(*np.searchsorted(start, steps[:2]).tolist()) if steps else slice(0)
+    in_steps = sums_by(which[inside], length[inside], len(names))
     alike = steady_steps(rank, judged or window)
     steady = in_steady_steps(start, length, which, len(names), alike)
     order = sorted(np.flatnonzero(count).tolist(), key=lambda index: (-total[index], names[index]))
     communicating = {rank.kernel_names[id_] for id_ in rank.communication_operations}
-    communicates = np.array([name in communicating for name in names], np.bool_)
-    return KernelTable(
-        rank=rank.rank,
-        names=tuple(names[index] for index in order),
-        communicates=communicates[order],
-        count=count[order],
-        total_ns=tuple(total[index] for index in order),
-        median_ns=median[order],
-        in_steps_ns=None if in_steps is None else tuple(in_steps[index] for index in order),
-        num_steps=0 if steps is None else steps[2],
-        steady=tuple(steady[index] for index in order),
+    uses = (
+        KernelUse(
+            name=names[index],
+            kind=kernel_kind(names[index], communicates=names[index] in communicating),
+            count=int(count[index]),
+            total_ns=total[index],
+            median_ns=int(median[index]),
+            per_step_ns=None if steps is None else in_steps[index] // steps[2],
+            in_steady_step=steady[index],
+        )
+        for index in order
     )
+    return KernelTable(rank.rank, tuple(uses))
 
 
 def kernel_evidence(rank: Rank, window: Window, texts: Mapping[int, str]) -> tuple[Evidence, ...]:

@@ -108,33 +108,23 @@ def _beside_other_compute(rank: Rank) -> Mask:
             end += [others.ends(computes), operations.graphs.end_ns]
             operations.release()
     is_beside = np.zeros(len(kernels), np.bool_)
-    if len(start) == 2 and not len(graphs):
-        is_beside[computing] = share_time(start[0], end[0])
-    else:
-        disturbed = share_time(np.concatenate(start), np.concatenate(end))
-        is_beside[computing] = disturbed[: len(computing)]
+    disturbed = share_time(np.concatenate(start), np.concatenate(end))
+    is_beside[computing] = disturbed[: len(computing)]
     return is_beside
 
 
 def share_time(start_ns: Int64, end_ns: Int64) -> Mask:
     """Return which intervals share time with another one, bool[n]."""
-    is_beside = np.zeros(len(start_ns), np.bool_)
-    lasting: Int64 | slice = slice(None)
-    if (end_ns <= start_ns).any():
-        lasting = np.flatnonzero(end_ns > start_ns)
-        start_ns, end_ns = start_ns[lasting], end_ns[lasting]
-    if len(start_ns) < 2:
-        return is_beside
-    if (start_ns[1:] < start_ns[:-1]).any():
-        order = np.argsort(start_ns, kind="stable")
-        start_ns, end_ns = start_ns[order], end_ns[order]
-        lasting = order if isinstance(lasting, slice) else lasting[order]
+    lasting = np.flatnonzero(end_ns > start_ns)
+    order = lasting[np.argsort(start_ns[lasting], kind="stable")]
+    start, end = start_ns[order], end_ns[order]
     # Of those that started before, one may still run; of those that start later, the next one does
     # so first.
-    overlaps = np.zeros(len(start_ns), np.bool_)
-    np.less(start_ns[1:], end_ns[:-1], out=overlaps[:-1])
-    overlaps[1:] |= start_ns[1:] < np.maximum.accumulate(end_ns)[:-1]
-    is_beside[lasting] = overlaps
+    overlaps = np.zeros(len(order), np.bool_)
+    overlaps[:-1] = start[1:] < end[:-1]
+    overlaps[1:] |= start[1:] < np.maximum.accumulate(end)[:-1]
+    is_beside = np.zeros(len(start_ns), np.bool_)
+    is_beside[order] = overlaps
     return is_beside
 
 

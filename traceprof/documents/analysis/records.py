@@ -110,7 +110,7 @@ def _kernels(result: RunResult) -> Iterator[model.Kernel]:
     gpus = {rank.rank: rank.gpu for rank in result.run.ranks}
     for table in result.measured.kernels:
         of_rank, gpu = launched.get(table.rank), gpus.get(table.rank)
-        for use in table:
+        for use in table.uses:
             yield _kernel(table.rank, gpu, use, of_rank.of(use.name) if of_rank else Launcher())
 
 
