@@ -149,96 +149,74 @@ class Measurement(Record, frozen=True):
     has_gpu: bool | None = None
 
 
-def _measurement(
-    name: str,
-    meaning: str,
-    measure: Callable[[Rank, Window, Window, Mapping[str, Any]], Any],
-    *,
-    reads: tuple[str, ...] = (),
-    has_gpu: bool | None = None,
-) -> tuple[str, Measurement]:
-    guarded = optional(name, otherwise=lambda *_: None)(measure)
-    return name, Measurement(meaning, guarded, reads, has_gpu)
-
-
-MEASUREMENTS = dict(
-    (
-        # What needs the most memory comes first: later ones keep shared results.
-        _measurement(
-            "kernels",
-            "the times of kernels by name",
-            lambda rank, judged, shown, _: kernel_table.run(rank, shown, judged),
-            has_gpu=True,
+_MEASUREMENTS = {
+    # What needs the most memory comes first: later ones keep shared results.
+    "kernels": Measurement(
+        "the times of kernels by name",
+        lambda rank, judged, shown, _: kernel_table.run(rank, shown, judged),
+        has_gpu=True,
+    ),
+    "launched": Measurement(
+        "the operators, modules and Python lines that launched kernels",
+        lambda rank, judged, shown, _: launched_kernels.run(rank, shown, judged),
+        has_gpu=True,
+    ),
+    "compute": Measurement(
+        "the kinds of compute, and their share of the GPU's peak",
+        lambda rank, judged, shown, taken: (
+            None
+            if taken["launched"] is None
+            else compute_parts.run(rank, shown, taken["launched"], judged)
         ),
-        _measurement(
-            "launched",
-            "the operators, modules and Python lines that launched kernels",
-            lambda rank, judged, shown, _: launched_kernels.run(rank, shown, judged),
-            has_gpu=True,
-        ),
-        _measurement(
-            "compute",
-            "the kinds of compute, and their share of the GPU's peak",
-            lambda rank, judged, shown, taken: (
-                None
-                if taken["launched"] is None
-                else compute_parts.run(rank, shown, taken["launched"], judged)
-            ),
-            reads=("launched",),
-            has_gpu=True,
-        ),
-        _measurement(
-            "arrivals",
-            "when each rank came to each communication operation",
-            lambda rank, judged, *_: Packed.of(arrivals.run(rank, judged)),
-        ),
-        _measurement(
-            "buckets",
-            "the gradient buckets of DistributedDataParallel",
-            lambda rank, _, shown, __: gradient_buckets.run(rank, shown),
-        ),
-        _measurement(
-            "process_groups",
-            "the communication of ranks without a GPU",
-            lambda rank, judged, *_: collectives.process_groups(rank, judged),
-            has_gpu=False,
-        ),
-        _measurement(
-            "shown_process_groups",
-            "the communication of ranks without a GPU, in all that is shown",
-            lambda rank, _, shown, __: collectives.process_groups(rank, shown),
-            has_gpu=False,
-        ),
-        _measurement(
-            "step_totals",
-            "the time of the steady steps by part and cause",
-            lambda rank, judged, *_: steps.step_totals(rank, judged),
-        ),
-        _measurement(
-            "slow_steps",
-            "the steps that took far longer than usual, and what ran in them",
-            lambda rank, judged, *_: steps.slow_steps(rank, judged),
-            has_gpu=True,
-        ),
-        _measurement(
-            "stalls",
-            "host calls and operators that took far longer than usual",
-            lambda rank, judged, *_: rank_stalls(rank, judged),
-            has_gpu=True,
-        ),
-        _measurement(
-            "placed",
-            "the time of each kernel by its place in a step",
-            lambda rank, judged, *_: placed_kernels.run(rank, judged),
-            has_gpu=True,
-        ),
-        _measurement(
-            "passes",
-            "the compute of each rank between its messages",
-            lambda rank, judged, *_: rank_passes(rank, judged),
-        ),
-    )
-)
+        reads=("launched",),
+        has_gpu=True,
+    ),
+    "arrivals": Measurement(
+        "when each rank came to each communication operation",
+        lambda rank, judged, *_: Packed.of(arrivals.run(rank, judged)),
+    ),
+    "buckets": Measurement(
+        "the gradient buckets of DistributedDataParallel",
+        lambda rank, _, shown, __: gradient_buckets.run(rank, shown),
+    ),
+    "process_groups": Measurement(
+        "the communication of ranks without a GPU",
+        lambda rank, judged, *_: collectives.process_groups(rank, judged),
+        has_gpu=False,
+    ),
+    "shown_process_groups": Measurement(
+        "the communication of ranks without a GPU, in all that is shown",
+        lambda rank, _, shown, __: collectives.process_groups(rank, shown),
+        has_gpu=False,
+    ),
+    "step_totals": Measurement(
+        "the time of the steady steps by part and cause",
+        lambda rank, judged, *_: steps.step_totals(rank, judged),
+    ),
+    "slow_steps": Measurement(
+        "the steps that took far longer than usual, and what ran in them",
+        lambda rank, judged, *_: steps.slow_steps(rank, judged),
+        has_gpu=True,
+    ),
+    "stalls": Measurement(
+        "host calls and operators that took far longer than usual",
+        lambda rank, judged, *_: rank_stalls(rank, judged),
+        has_gpu=True,
+    ),
+    "placed": Measurement(
+        "the time of each kernel by its place in a step",
+        lambda rank, judged, *_: placed_kernels.run(rank, judged),
+        has_gpu=True,
+    ),
+    "passes": Measurement(
+        "the compute of each rank between its messages",
+        lambda rank, judged, *_: rank_passes(rank, judged),
+    ),
+}
+MEASUREMENTS = {
+    name: replace(one, measure=optional(name, otherwise=lambda *_: None)(one.measure))
+    for name, one in _MEASUREMENTS.items()
+}
 """The measurements by name, in the order in which they are taken."""
 
 

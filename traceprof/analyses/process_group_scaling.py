@@ -153,26 +153,12 @@ class Loss(Record, frozen=True):
 class HostScaling(Record, frozen=True):
     """Cost of small operations on one machine."""
 
+    # the numbers of its finding; None where none ran with different numbers of groups at once
+    metrics: ProcessGroupScalingMetrics | None
     num_cores: int | None  # the machine's logical processors; None if unknown
-    num_operations: int  # small operations
-    small_operations: frozenset[str]  # their names
-    num_compared: int  # those of signatures that ran with different numbers of groups at once
-    operations_per_group: int  # the median number of small operations of a group
-    # the levels of each signature, in order of the number of groups
-    levels: tuple[tuple[Level, ...], ...]
+    small_operations: frozenset[str]  # the names of its small operations
+    levels: tuple[tuple[Level, ...], ...]  # of each signature, by the number of groups
     losses: tuple[Loss, ...]  # the loss of each rank, the largest share of its window first
-
-    @property
-    def compared(self) -> tuple[tuple[Level, ...], ...]:
-        """The levels of signatures that have several levels."""
-        return tuple(level for level in self.levels if len(level) > 1)
-
-    @property
-    def growth(self) -> float | None:
-        """The duration of operations with the most groups over that with the fewest."""
-        most = sum(levels[-1].num_operations * levels[-1].median_ns for levels in self.compared)
-        fewest = sum(levels[-1].num_operations * levels[0].median_ns for levels in self.compared)
-        return most / fewest if fewest else None
 
 
 def run(measured: MeasuredRun) -> tuple[HostScaling, ...]:
@@ -203,18 +189,36 @@ def _measure(run: RunSummary, results: Sequence[tuple[ProcessGroupsResult, int]]
         _loss(operations, at_once, (typical_ns, least_ns), small, results, index)
         for index in range(len(results))
     ]
-    per_group = np.bincount(operations.group[small])
+    losses.sort(key=lambda loss: -f.share(loss.impact_ns, loss.window_ns))
+    num_cores = run.reports[results[0][0].report].session.num_cores
+    compared = [of_signature for of_signature in levels if len(of_signature) > 1]
+    most_ns = sum(of[-1].num_operations * of[-1].median_ns for of in compared)
+    fewest_ns = sum(of[-1].num_operations * of[0].median_ns for of in compared)
+    metrics = None
+    if fewest_ns:
+        # The signature with most of the time, with the most groups.
+        typical = max(compared, key=lambda of: of[-1].num_operations * of[-1].median_ns)
+        per_group = np.bincount(operations.group[small])
+        metrics = ProcessGroupScalingMetrics(
+            num_groups=typical[-1].num_groups,
+            us_per_operation=typical[-1].median_ns / 1000,
+            growth=most_ns / fewest_ns,
+            least_groups=typical[0].num_groups,
+            us_per_operation_at_least=typical[0].median_ns / 1000,
+            num_operations=len(small),
+            operations_per_group=int(median_of(per_group[per_group > 0])),
+            num_processes=losses[0].num_processes,
+            num_threads=losses[0].num_threads,
+            num_cores=num_cores,
+            coverage=f.share(int((least_ns > 0).sum()), len(small)),
+        )
+    small_kinds = distinct_values(operations.signature[small]).tolist()
     return HostScaling(
-        num_cores=run.reports[results[0][0].report].session.num_cores,
-        num_operations=len(small),
-        small_operations=frozenset(
-            operations.signatures[kind].operation
-            for kind in distinct_values(operations.signature[small]).tolist()
-        ),
-        num_compared=int((least_ns > 0).sum()),
-        operations_per_group=int(median_of(per_group[per_group > 0])) if len(small) else 0,
+        metrics=metrics,
+        num_cores=num_cores,
+        small_operations=frozenset(operations.signatures[kind].operation for kind in small_kinds),
         levels=levels,
-        losses=tuple(sorted(losses, key=lambda loss: -f.share(loss.impact_ns, loss.window_ns))),
+        losses=tuple(losses),
     )
 
 
@@ -305,34 +309,15 @@ def _name(operations: MachineOperations, index: int, at_once: int) -> str:
 
 
 def _judge(host: HostScaling) -> list[f.Finding | f.NotApplicable]:
-    growth = host.growth
-    if growth is None:
+    metrics, worst = host.metrics, host.losses[0]
+    if metrics is None:
         return _no_comparison(host)
-    if growth < MIN_GROWTH:
+    if metrics.growth < MIN_GROWTH:
         return []
-    worst = host.losses[0]
-    # The signature with most of the time, with the most groups.
-    typical = max(
-        host.compared, key=lambda levels: levels[-1].num_operations * levels[-1].median_ns
-    )
-    fewest, most = typical[0], typical[-1]
-    metrics = ProcessGroupScalingMetrics(
-        num_groups=most.num_groups,
-        us_per_operation=most.median_ns / 1000,
-        growth=growth,
-        least_groups=fewest.num_groups,
-        us_per_operation_at_least=fewest.median_ns / 1000,
-        num_operations=host.num_operations,
-        operations_per_group=host.operations_per_group,
-        num_processes=worst.num_processes,
-        num_threads=worst.num_threads,
-        num_cores=host.num_cores,
-        coverage=f.share(host.num_compared, host.num_operations),
-    )
     title = (
-        f"Small operations take {duration(most.median_ns)} each while {most.num_groups} process"
-        f" groups communicate at once, {growth:.1f} times as long as with {fewest.num_groups}"
-        f"{_crowd(host, worst)}"
+        f"Small operations take {duration(round(1000 * metrics.us_per_operation))} each while"
+        f" {metrics.num_groups} process groups communicate at once, {metrics.growth:.1f} times as"
+        f" long as with {metrics.least_groups}{_crowd(host, worst)}"
     )
     return f.costly(
         ID,
