@@ -109,14 +109,48 @@ def three_steps() -> TraceBuilder:
     return builder.kernel(2900, 2950, launch=(2905 - 10, 2900))
 
 
-def test_steps_run_from_first_operation_to_the_next_steps(tmp_path: Path) -> None:
-    ((_, _, _, steps),) = assert_agreement(three_steps().write(tmp_path))
-    assert [(number, step["window_start_ns"], step["window_ns"]) for number, step in steps] == [
-        (0, 100, 1000),
-        (1, 1100, 1000),
-        (2, 2100, 850),
-    ]
-    assert [step["compute_ns"] for _, step in steps] == [160, 160, 210]
+THREE = [(0, 100, 1000), (1, 1100, 1000), (2, 2100, 850)]
+
+
+@pytest.mark.parametrize(
+    ("builder", "expected"),
+    [
+        (three_steps(), THREE),  # from the first operation to that of the next step
+        # The ranges of instrument count before those of the profiler.
+        (three_steps().nvtx("ProfilerStep#1", 0, 5000), THREE),
+        # The capture ended in the last one.
+        (
+            three_steps().nvtx("step 3", 2990, None).kernel(3000, 3100),
+            [*THREE[:2], (2, 2100, 900), (3, 3000, 100)],
+        ),
+        # An operation whose launch is not known is in no step, nor is a range without any.
+        (three_steps().kernel(0, 50, launch=False), THREE),
+        (TraceBuilder().nvtx("step 0", 0, 10).nvtx("step 1", 10, 20).kernel(12, 15), [(1, 12, 3)]),
+        # Another thread launches for it.
+        (
+            TraceBuilder().nvtx("step 0", 0, 100).kernel(10, 20).kernel(50, 60, tid=77),
+            [(0, 10, 50)],
+        ),
+        # A correlation id is used twice in one process.
+        (
+            TraceBuilder()
+            .nvtx("step 0", 0, 99)
+            .nvtx("step 1", 100, 199)
+            .kernel(20, 30, correlation=5)
+            .kernel(120, 130, correlation=5),
+            [(0, 20, 100), (1, 120, 10)],
+        ),
+    ],
+)
+def test_a_step_is_what_its_range_launched(
+    tmp_path: Path, builder: TraceBuilder, expected: list[tuple[int, int, int]]
+) -> None:
+    ((_, _, _, steps),) = assert_agreement(builder.write(tmp_path))
+    found = [(number, step["window_start_ns"], step["window_ns"]) for number, step in steps]
+    assert found == expected
+    path = builder.without("CUPTI_ACTIVITY_KIND_RUNTIME").write(tmp_path / "no_calls.sqlite")
+    ((_, _, _, steps),) = analyzed(path)
+    assert steps == []
 
 
 @pytest.mark.parametrize(
@@ -150,55 +184,11 @@ def test_steps_are_found_by_every_name(
     assert [number for number, _ in steps] == numbers
 
 
-def test_the_steps_of_instrument_win_over_those_of_the_profiler(tmp_path: Path) -> None:
-    builder = three_steps().nvtx("ProfilerStep#1", 0, 5000)
-    ((_, _, _, steps),) = assert_agreement(builder.write(tmp_path))
-    assert len(steps) == 3
-
-
-def test_a_step_launched_by_another_thread(tmp_path: Path) -> None:
-    builder = TraceBuilder().nvtx("step 0", 0, 100).kernel(10, 20).kernel(50, 60, tid=77)
-    ((_, _, _, ((_, step),)),) = assert_agreement(builder.write(tmp_path))
-    assert step["num_kernels"] == 2
-
-
-def test_a_step_that_launches_nothing_has_no_window(tmp_path: Path) -> None:
-    builder = TraceBuilder().nvtx("step 0", 0, 10).nvtx("step 1", 10, 20).kernel(12, 15)
-    ((_, _, _, steps),) = assert_agreement(builder.write(tmp_path))
-    assert [number for number, _ in steps] == [1]
-
-
-def test_a_step_still_open_at_the_end_of_the_capture(tmp_path: Path) -> None:
-    path = three_steps().nvtx("step 3", 2990, None).kernel(3000, 3100).write(tmp_path)
-    ((_, _, _, steps),) = assert_agreement(path)
-    assert steps[-1][1]["window_ns"] == 100
-
-
 def test_a_step_that_an_exception_cut_is_not_counted(tmp_path: Path) -> None:
     builder = three_steps().nvtx(labels.cut("step 1"), 1500, 1500).nvtx("step 3", 2990, None)
     with ranks_of(builder.kernel(3000, 3100).write(tmp_path)) as (rank,):
         steps = steady_steps(rank, rank.window)
     assert steps.uses.tolist() == [StepUse.STEADY, StepUse.CUT, StepUse.STEADY, StepUse.CUT]
-
-
-def test_an_operation_without_a_launch_is_in_no_step(tmp_path: Path) -> None:
-    path = three_steps().kernel(0, 50, launch=False).write(tmp_path)
-    ((_, _, whole_rank, steps),) = assert_agreement(path)
-    assert steps[0][1]["window_start_ns"] == 100
-    assert whole_rank["window_start_ns"] == 0
-
-
-def test_a_correlation_id_used_twice_in_one_process(tmp_path: Path) -> None:
-    builder = TraceBuilder().nvtx("step 0", 0, 99).nvtx("step 1", 100, 199)
-    builder.kernel(20, 30, correlation=5).kernel(120, 130, correlation=5)
-    ((_, _, _, steps),) = assert_agreement(builder.write(tmp_path))
-    assert [step["window_start_ns"] for _, step in steps] == [20, 120]
-
-
-def test_without_api_calls_there_are_no_steps(tmp_path: Path) -> None:
-    path = three_steps().without("CUPTI_ACTIVITY_KIND_RUNTIME").write(tmp_path)
-    ((_, _, _, steps),) = analyzed(path)
-    assert steps == []
 
 
 def test_steps_asked_for(tmp_path: Path) -> None:
