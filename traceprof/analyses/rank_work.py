@@ -251,38 +251,42 @@ def work_of(
     """
     tables = _tables(placed, clocks)
     peers = _peers(tables.num_kernels, stages, groups)
-    # by member: its peers, its excess, their noise, and whether it is an outlier
-    known: dict[int, tuple[int | None, int | None, int | None, bool]] = {}
+    rows = []
+    for index, rank in enumerate(placed):
+        shared = tables.total_ns[index][tables.has_step[index]]
+        of_own_steps = float(rank.length_ns.values.sum()) / max(len(rank.number), 1)
+        rows.append(
+            RankWork(
+                rank=rank.rank,
+                stage=stages[index],
+                peers=None,
+                num_steps=len(shared),
+                compute_ns=round(float(shared.mean()) if len(shared) else of_own_steps),
+                forward_ns=passes[index][0],
+                backward_ns=passes[index][1],
+                excess_ns=None,
+                noise_ns=None,
+                is_outlier=False,
+            )
+        )
     excesses: list[Excess] = []
     for number, (members, _, _) in enumerate(peers):
         own = tables.of(number, members, placed)
         if own is None:
             continue
         spread = _spread(own.total_ns)
-        outliers = _outliers(spread, own.total_ns, own.step_ns)
-        for column, member in enumerate(members):
-            beyond_ns = round(float(spread.beyond_ns[:, column].mean()))
-            known[member] = number, beyond_ns, round(spread.noise_ns), bool(outliers[column])
-        excesses += _excesses(own, outliers)
-    rows = []
-    for index, rank in enumerate(placed):
-        own_peers, excess_ns, noise_ns, is_outlier = known.get(index, (None, None, None, False))
-        mean = tables.total_ns[index][tables.has_step[index]]
-        of_own_steps = float(rank.length_ns.values.sum()) / max(len(rank.number), 1)
-        rows.append(
-            RankWork(
-                rank=rank.rank,
-                stage=stages[index],
-                peers=own_peers,
-                num_steps=len(mean),
-                compute_ns=round(float(mean.mean()) if len(mean) else of_own_steps),
-                forward_ns=passes[index][0],
-                backward_ns=passes[index][1],
-                excess_ns=excess_ns,
-                noise_ns=noise_ns,
-                is_outlier=is_outlier,
-            )
+        is_outlier = (spread.usual_ns > spread.limit_ns) & (
+            spread.usual_ns > MIN_COST * own.step_ns
         )
+        for column, member in enumerate(members):
+            rows[member] = replace(
+                rows[member],
+                peers=number,
+                excess_ns=round(float(spread.beyond_ns[:, column].mean())),
+                noise_ns=round(spread.noise_ns),
+                is_outlier=bool(is_outlier[column]),
+            )
+        excesses += _excesses(own, is_outlier)
     sets = (
         PeerSet(
             tuple(placed[member].rank for member in members),
@@ -310,9 +314,8 @@ class _Spread(NamedTuple):
 
     beyond_ns: Float64  # float64[s, r], compute less the median of the others
     usual_ns: Float64  # float64[r], its median over the steps; of few steps, the least
-    typical_ns: float  # the median compute of a step
     noise_ns: float
-    knows_noise: bool
+    limit_ns: float  # beyond which it is no noise
 
 
 def _spread(length_ns: Float64) -> _Spread:
@@ -321,29 +324,18 @@ def _spread(length_ns: Float64) -> _Spread:
     beyond = (whole - mean_of(*middle_of_others(whole))).astype(np.float64)
     num_steps, num_ranks = beyond.shape
     typical = float(median_of(length_ns.ravel()))
-    noise = MIN_NOISE * typical
+    noise, limit = MIN_NOISE * typical, CERTAIN * typical
     if num_steps < MIN_STEPS:
-        return _Spread(beyond, beyond.min(axis=0), typical, noise, knows_noise=False)
+        return _Spread(beyond, beyond.min(axis=0), noise, limit)
     usual = median_of(beyond, axis=0)
     noise = max(noise, _deviation(beyond - usual))
     if num_ranks >= _MIN_PEERS:
         noise = max(noise, _deviation(usual - median_of(usual)))
-    return _Spread(beyond, usual, typical, noise, knows_noise=True)
+    return _Spread(beyond, usual, noise, min(limit, NUM_NOISE * noise))
 
 
 def _deviation(values: Float64) -> float:
     return DISTANCE_TO_DEVIATION * float(median_of(np.abs(values).ravel()))
-
-
-def _outliers(spread: _Spread, length_ns: Float64, step_ns: float) -> Mask:
-    """Return which ranks are beyond their peers in most steps, bool[r]."""
-    limit = CERTAIN * spread.typical_ns
-    if spread.knows_noise:
-        limit = min(limit, NUM_NOISE * spread.noise_ns)
-    beyond = spread.usual_ns
-    if len(length_ns) > 1 and not spread.knows_noise:
-        beyond = spread.beyond_ns.min(axis=0)
-    return (beyond > limit) & (beyond > MIN_COST * step_ns)
 
 
 class _Table(Record, frozen=True):
