@@ -33,7 +33,7 @@ from traceprof.communication.messages import (
 from traceprof.host.idle_causes import around_ns
 from traceprof.intervals import Int64, Intervals
 from traceprof.ranks.comparison import RankComparison
-from traceprof.ranks.waits import Transfer, counted_bytes, rate
+from traceprof.ranks.waits import counted_bytes, rate
 from traceprof.run.cpu_rank import CpuOperations
 from traceprof.run.rank import CpuRank, Rank, Window
 from traceprof.run.steady_steps import only_step
@@ -214,26 +214,21 @@ OfUses = TypeVar("OfUses", "CollectivesResult", "ProcessGroupsResult")
 
 def refined(result: OfUses, ranks: RankComparison) -> OfUses:
     """Return the same with rates of transfers, where operations were matched with other ranks'."""
-    transfers = ranks.transfers.get(result.rank, {})
-    uses = tuple(
-        with_transfer(use, transfers.get((use.operation, use.communicator)), result.peaks_gb_per_s)
-        for use in result.uses
-    )
-    return replace(result, uses=uses)
-
-
-def with_transfer(
-    use: OperationUse, transfer: Transfer | None, peaks_gb_per_s: Mapping[str, float | None]
-) -> OperationUse:
-    """Return the same with rates of its transfers, where there are any; peaks by scope."""
-    if transfer is None:
-        return use
-    is_known = transfer.algbw_gb_per_s is not None
-    facts: dict[str, Any] = structs.asdict(transfer)
-    if not is_known:
-        facts |= {"algbw_gb_per_s": use.algbw_gb_per_s, "busbw_gb_per_s": use.busbw_gb_per_s}
-    peak = None if transfer.scope is None else peaks_gb_per_s.get(transfer.scope)
-    return structs.replace(use, peak_gb_per_s=peak, is_lower_bound=not is_known, **facts)
+    transfers, uses = ranks.transfers.get(result.rank, {}), []
+    for use in result.uses:
+        transfer = transfers.get((use.operation, use.communicator))
+        facts: dict[str, Any] = {}
+        if transfer is not None:
+            is_known = transfer.algbw_gb_per_s is not None
+            facts = {**structs.asdict(transfer), "is_lower_bound": not is_known}
+            facts["peak_gb_per_s"] = result.peaks_gb_per_s.get(transfer.scope or "")
+            if not is_known:
+                facts |= {
+                    "algbw_gb_per_s": use.algbw_gb_per_s,
+                    "busbw_gb_per_s": use.busbw_gb_per_s,
+                }
+        uses.append(structs.replace(use, **facts))
+    return replace(result, uses=tuple(uses))
 
 
 def findings(result: CollectivesResult) -> list[f.Finding | f.NotApplicable]:
@@ -278,7 +273,8 @@ def _rows(sent: Messages) -> Int64:
 def _use(
     operation: str, size: Int64, num_ranks: Int64, durations: Int64, *, has_rate: bool = True
 ) -> OperationUse:
-    algbw, busbw = rates(operation, size, num_ranks, durations)
+    """Add operations up, with rates as nccl-tests counts them; sizes and ranks -1 if unknown."""
+    total_bytes, bus_bytes = counted_bytes(operation, size, num_ranks)
     return OperationUse(
         operation=operation,
         communicator=None,
@@ -287,8 +283,8 @@ def _use(
         bytes=intervals.total(size) if (size != UNKNOWN).all() else None,
         total_ns=intervals.total(durations),
         median_ns=int(median_of(durations)),
-        algbw_gb_per_s=algbw if has_rate else None,
-        busbw_gb_per_s=busbw if has_rate else None,
+        algbw_gb_per_s=rate(total_bytes, durations) if has_rate else None,
+        busbw_gb_per_s=rate(bus_bytes, durations) if has_rate else None,
         peak_gb_per_s=None,
     )
 
@@ -297,18 +293,6 @@ def by_cost(use: OperationUse) -> tuple[int, str, str, int]:
     """Return the sort key of uses: longest-running first, then by name."""
     peer = -1 if use.peer is None else use.peer
     return -use.total_ns, use.operation, use.communicator or "", peer
-
-
-def rates(
-    operation: str, size: Int64, num_ranks: Int64, durations: Int64
-) -> tuple[float | None, float | None]:
-    """Return algorithm and bus bandwidth in GB/s as nccl-tests counts them; None if unknown.
-
-    `operation` is named as by NCCL; `size`, bytes of one rank's message, and `num_ranks` are -1 if
-    unknown.
-    """
-    total_bytes, bus_bytes = counted_bytes(operation, size, num_ranks)
-    return rate(total_bytes, durations), rate(bus_bytes, durations)
 
 
 _NO_SIZES = "the export has NCCL's calls, but not their sizes"

@@ -240,7 +240,7 @@ def _by_metric(
     by_metric |= {reason.metric: totals[reason] for reason in Reason}
     if operations.step_cause is not None:
         by_metric["step_cause"] = operations.step_cause.name.lower()
-    if operations.waiting.why_unknown is not None:
+    if isinstance(operations.waiting, str):
         by_metric[Reason.WAITING.metric] = None
     return by_metric
 

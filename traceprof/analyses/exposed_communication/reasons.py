@@ -26,7 +26,7 @@ from traceprof.ranks.waits import RankWaits, Transfer
 from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
-from traceprof.trace.columns import Column, Packed, pack
+from traceprof.trace.columns import Packed, pack
 from traceprof.trace.grouping import sums
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.parts import HowToCollect, Part
@@ -37,21 +37,10 @@ PEER_COPY = "peer copy"
 
 
 class Waiting(Record, frozen=True):
-    """The part of the exposed time of operations in which their rank waited for others."""
+    """The part of the exposed time of n operations in which their rank waited for others."""
 
-    packed_ns: Column  # n
-    packed_last: Column  # n numbers of the rank that came last; -1 if it was not waited for
-    why_unknown: str | None  # why nothing is known of it, None if it is; then all of it is 0
-
-    @property
-    def ns(self) -> Int64:
-        """The waits, int64[n]."""
-        return self.packed_ns.values
-
-    @property
-    def last(self) -> Int64:
-        """The rank that came last, int64[n]."""
-        return self.packed_last.values
+    ns: Int64  # int64[n]
+    last: Int64  # int64[n], the number of the rank that came last; -1 if it was not waited for
 
 
 class LinkRate(Record, frozen=True):
@@ -83,7 +72,8 @@ class ExposedOperations(Record, frozen=True):
     name: Names  # what each is called
     input: Names  # what its input came from
     next_compute: Names  # what computes next after it
-    waiting: Waiting  # the waits that the comparison of ranks found
+    # the waits that the comparison of ranks found, or why nothing is known of them
+    waiting: Packed[Waiting] | str
     # bool[n], whether it began in a steady step; all, if none that is exposed did
     is_usual: Mask
     has_others: bool  # whether the report shows other ranks that take part
@@ -94,6 +84,14 @@ class ExposedOperations(Record, frozen=True):
         """The operations, unpacked at each use."""
         return self.packed.unpacked
 
+    @property
+    def waits(self) -> Waiting:
+        """The waits, unpacked at each use; none if nothing is known of them."""
+        if isinstance(self.waiting, str):
+            nothing = np.zeros(len(self.exposure), np.int64)
+            return Waiting(nothing, nothing - 1)
+        return self.waiting.unpacked
+
     def by_reason(self) -> Int64:
         """Return how much of each operation is exposed for each reason, int64[reasons, n]."""
         exposed = self.exposure
@@ -102,7 +100,7 @@ class ExposedOperations(Record, frozen=True):
             return by_reason
         left = exposed.exposed_ns.copy()
         capped = (
-            (Reason.WAITING, self.waiting.ns),
+            (Reason.WAITING, self.waits.ns),
             (Reason.LATE_LAUNCH, exposed.late_launch_ns),
             (Reason.QUEUED, exposed.queued_ns),
         )
@@ -128,15 +126,15 @@ class ExposedOperations(Record, frozen=True):
         is_other = in_steps and in_all[0][0] not in dict(in_steps)
         return in_steps[0][0] if is_other else None
 
-    def waiting_by(self, waits: RankWaits, ranks: tuple[int, ...]) -> Waiting:
-        """Return how much of the exposed time the rank waited.
+    def waiting_by(self, waits: RankWaits, ranks: tuple[int, ...]) -> Packed[Waiting] | str:
+        """Return how much of the exposed time the rank waited, or why that is not known.
 
         A wait that clocks cannot resolve is not counted; where such waits could be more than all
         that is counted, nothing is known.
         """
         exposed = self.exposure
         if len(waits) == 0:
-            return nothing_known(len(exposed), ALONE if len(ranks) == 1 else UNMATCHED)
+            return ALONE if len(ranks) == 1 else UNMATCHED
         at = np.minimum(np.searchsorted(waits.place, exposed.kernel), len(waits) - 1)
         is_matched = waits.place[at] == exposed.kernel
         wait, unsure = waits.wait_ns[at], waits.uncertainty_ns[at]
@@ -147,9 +145,9 @@ class ExposedOperations(Record, frozen=True):
         ns = intervals.covered_before(pieces, until) - intervals.covered_before(pieces, first)
         uncertain = np.minimum(unsure, exposed.exposed_ns)[is_matched & ~is_certain]
         if int(uncertain.sum()) > int(ns.sum()):
-            return nothing_known(len(exposed), CLOCKS)
+            return CLOCKS
         last = np.where(ns > 0, np.array(ranks, np.int64)[waits.last[at]], -1)
-        return Waiting(pack(ns), pack(last), None)
+        return Packed.of(Waiting(ns, last))
 
 
 def _up_to(most: Int64, values: Int64, line: Int64) -> Int64:
@@ -191,12 +189,6 @@ UNMATCHED = "its operations could not be matched with those of other ranks"
 CLOCKS = "the clocks of the machines cannot be compared precisely enough"
 
 
-def nothing_known(num: int, why: str) -> Waiting:
-    """Return that nothing is known of the waits of so many operations, and why."""
-    nobody = pack(np.full(num, -1, np.int64))
-    return Waiting(pack(np.zeros(num, np.int64)), nobody, why)
-
-
 def exposed_operations(rank: Rank, window: Window) -> ExposedOperations:
     """Return the exposed communication of a rank in a window, with reasons.
 
@@ -215,7 +207,7 @@ def exposed_operations(rank: Rank, window: Window) -> ExposedOperations:
         name=operation_names(rank, itself),
         input=operation_names(rank, source),
         next_compute=operation_names(rank, after),
-        waiting=nothing_known(len(exposed), ALONE),
+        waiting=ALONE,
         is_usual=is_usual if is_usual.any() else ~is_usual,
         has_others=bool(is_kernel.any()) and int(sent.world_size.max(initial=-1)) != 1,
         is_pipeline=bool(((sent.peer >= 0) | (sent.peer_in_communicator >= 0)).any()),
@@ -250,7 +242,7 @@ def main_reasons(by_reason: Int64) -> list[tuple[Reason, int]]:
 
 def late_ranks(operations: ExposedOperations) -> list[int]:
     """Return the numbers of the ranks that were waited for, the one that cost most first."""
-    ranks, cost = sums(operations.waiting.last, operations.waiting.ns * operations.is_usual)
+    ranks, cost = sums(operations.waits.last, operations.waits.ns * operations.is_usual)
     order = np.argsort(-cost, kind="stable")
     return [rank for rank in ranks[order].tolist() if rank >= 0]
 
@@ -322,7 +314,7 @@ def evidence(operations: ExposedOperations) -> tuple[Evidence, ...]:
 def _why(operations: ExposedOperations, at: int, reason: Reason) -> str:
     source, following = operations.input.of(at), operations.next_compute.of(at)
     if reason is Reason.WAITING:
-        return f"waiting for rank {int(operations.waiting.last[at])}"
+        return f"waiting for rank {int(operations.waits.last[at])}"
     if reason is Reason.LATE_LAUNCH:
         return "launched late by the host" + (f", before {following}" if following else "")
     if reason is Reason.SAME_STREAM:
@@ -511,12 +503,11 @@ def _what_to_record(operations: ExposedOperations, how_to_collect: HowToCollect)
             f"Record events, too ({how}): they show what operations waited for, which the order of"
             " launches alone does not show, and which kernels wait for them"
         )
-    why = operations.waiting.why_unknown
-    if why == ALONE and operations.has_others:
+    if operations.waiting == ALONE and operations.has_others:
         texts.append(_GIVE_ALL)
-    elif why == UNMATCHED and operations.has_others:
+    elif operations.waiting == UNMATCHED and operations.has_others:
         texts.append(_NAME_RANKS)
-    elif why == CLOCKS:
+    elif operations.waiting == CLOCKS:
         texts.append(_SYNCHRONIZE_CLOCKS)
     return texts
 

@@ -231,7 +231,6 @@ def run(rank: Rank, window: Window) -> PlacedKernels:
     number, start_ns, end_ns = np.zeros(1, np.int64), steps.start_ns, steps.end_ns
     if rank.steps is not None and len(steps.step):
         number = rank.steps.number[steps.step]
-        start_ns, end_ns = rank.steps.start_ns[steps.step], rank.steps.end_ns[steps.step]
     row, step, kept = _ordered(rank, number, start_ns, end_ns)
     kernels = rank.operations.kernels
     communicates = rank.is_communication_kernel.take(row)
