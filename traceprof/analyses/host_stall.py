@@ -73,22 +73,25 @@ def _lost_time(
         How long others waited for each rank because it had stalled, at their median; and when each
         rank waited for others that had stalled, in the time of its report.
     """
-    spans: list[list[tuple[Int64, Int64]]] = [[] for _ in arrivals]
-    waited: list[list[tuple[Int64, Int64]]] = [[] for _ in arrivals]
+    held_up: list[list[Intervals]] = [[] for _ in arrivals]
+    waited: list[list[Intervals]] = [[] for _ in arrivals]
     for group in waits:
         members = [arrivals[member] for member in group.group.members]
         cost = _cost(group, waits, arrivals, stalls)
         row = np.arange(len(group))
         for column, member in enumerate(group.group.members):
             start = members[column].start_ns[group.group.place[:, column]]
-            waited[member].append((start, start + cost[:, column]))
+            waited[member].append(intervals.union(start, start + cost[:, column]))
         low, high = middle_of_others(cost)
         by_last = mean_of(low, high)[row, group.last]
         for column, member in enumerate(group.group.members):
             rows = np.flatnonzero((group.last == column) & (by_last > 0))
             start = members[column].start_ns[group.group.place[rows, column]]
-            spans[member].append((start - by_last[rows], start))
-    return [held_up.measure_ns for held_up in _unions(spans)], _unions(waited)
+            held_up[member].append(intervals.union(start - by_last[rows], start))
+    return (
+        [intervals.merge(*spans).measure_ns for spans in held_up],
+        tuple(intervals.merge(*spans) for spans in waited),
+    )
 
 
 def _cost(
@@ -129,17 +132,6 @@ def _left_together(
             together = ~other.group.is_one_of(ROOTED)
             ends.append(member.end_ns[other.group.place[together, column]])
     return np.sort(np.concatenate(ends))
-
-
-def _unions(spans: Sequence[Sequence[tuple[Int64, Int64]]]) -> tuple[Intervals, ...]:
-    nothing = np.empty(0, np.int64)
-    return tuple(
-        intervals.union(
-            np.concatenate([nothing, *(start for start, _ in of_rank)]),
-            np.concatenate([nothing, *(end for _, end in of_rank)]),
-        )
-        for of_rank in spans
-    )
 
 
 ID = "host-stall"

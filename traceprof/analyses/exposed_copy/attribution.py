@@ -159,39 +159,35 @@ def gradient_copies(rank: Rank) -> Int64:
     of_reduce = intervals.holder(ranges.start_ns, ranges.end_ns, launch)
     since = np.full(len(ranges.start_ns) + 1, -1)  # the last one is of those in no step
     np.maximum.at(since, of_reduce, launch)
-    columns, keys = [], []
+    columns = []
     for number, (group, launched_by) in enumerate(
         zip(rank.operations.groups, rank.launched_by, strict=True)
     ):
         index = np.flatnonzero(launched_by >= 0)
         launch = calls.start_ns[launched_by[index]]
         step = intervals.holder(ranges.start_ns, ranges.end_ns, launch)
-        chosen = (step >= 0) & (since[step] >= 0) & (launch >= since[step])
+        chosen = (step >= 0) & (since[step] >= 0) & (launch > since[step])
         index, launch, step = index[chosen], launch[chosen], step[chosen]
-        call, nothing = launched_by[index], np.zeros(len(index), np.bool_)
+        nothing = np.zeros(len(index), np.bool_)
         columns.append(
             (
                 step,
+                launch,
                 index,
-                reduces[index] if number == _KERNELS else nothing,
                 within_device[index] if number == _COPIES else nothing,
                 group.packed_stream.at(index) == stream,
                 _updates(rank, number, index, launch) if number in _COMPUTING else nothing,
             )
         )
-        times = group.ends(index), group.start_ns[index], calls.correlation[call]
-        keys.append((*times, calls.ends(call), launch, step))
-    order = np.lexsort([*map(np.concatenate, zip(*keys, strict=True))])
-    step, index, is_reduce, is_copy, is_on_stream, updates = (
-        np.concatenate(column)[order] for column in zip(*columns, strict=True)
+    step, launch, index, is_copy, is_on_stream, updates = map(
+        np.concatenate, zip(*columns, strict=True)
     )
-    place, last = np.arange(len(step)), np.full(len(since), len(step))
-    last[step[is_reduce]] = place[is_reduce]
-    stops = np.flatnonzero(updates & (place > last[step]))[::-1]
-    stop = np.full(len(since), -1)
-    stop[step[stops]] = stops  # the first one is what stays
-    inside = is_on_stream & (place > last[step]) & (place < stop[step])
-    return _rows(step[inside], index[inside], is_copy[inside], stop >= 0, rank)
+    until = np.full(len(since), intervals.BEYOND_NS)
+    np.minimum.at(until, step[updates], launch[updates])
+    judged = until < intervals.BEYOND_NS
+    inside = np.flatnonzero(is_on_stream & judged[step] & (launch < until[step]))
+    inside = inside[np.lexsort((launch[inside], step[inside]))]
+    return _rows(step[inside], index[inside], is_copy[inside], judged, rank)
 
 
 _KERNELS, _COPIES, _, _GRAPHS = range(4)  # in the order of `RankOperations.groups`
