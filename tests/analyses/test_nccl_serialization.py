@@ -98,43 +98,38 @@ def sends(*, communicators: tuple[int, int], peers: tuple[int, int]) -> TraceBui
     return builder
 
 
-def test_an_independent_operation_waits(tmp_path: Path) -> None:
-    found = result(sends(communicators=(7, 8), peers=(1, 1)), tmp_path)
-    assert (found.metrics.blocked_ns, found.metrics.num_blocked, found.metrics.max_blocked_ns) == (
-        40 * MS,
-        1,
-        40 * MS,
-    )
-    assert (found.metrics.independent_blocked_ns, found.metrics.known_blocked_ns) == (
-        40 * MS,
-        40 * MS,
-    )
-    assert found.avoidable_ns == found.independent_avoidable_ns == 20 * MS  # 30-50 ms
+@pytest.mark.parametrize(
+    ("communicators", "peers", "independent_ms", "avoidable_ms", "said"),
+    [
+        (
+            *((7, 8), (1, 1), 40, 20),  # 30-50 ms
+            f"0x{8:016x} behind SendRecv to 1 in communicator 0x{7:016x} on stream 20",
+        ),
+        ((7, 7), (1, 2), 40, 20, "SendRecv to 2 behind SendRecv to 1 on stream 20"),
+        ((7, 7), (1, 1), 0, 0, "order of their own communicator"),
+    ],
+)
+def test_an_operation_waits_behind_another(
+    tmp_path: Path,
+    communicators: tuple[int, int],
+    peers: tuple[int, int],
+    independent_ms: int,
+    avoidable_ms: int,
+    said: str,
+) -> None:
+    found = result(sends(communicators=communicators, peers=peers), tmp_path)
+    metrics, avoidable_ns = found.metrics, avoidable_ms * MS
+    assert (metrics.num_blocked, metrics.coverage) == (1, 1.0)
+    assert metrics.blocked_ns == metrics.max_blocked_ns == metrics.known_blocked_ns == 40 * MS
+    assert metrics.independent_blocked_ns == independent_ms * MS
+    assert found.avoidable_ns == found.independent_avoidable_ns == avoidable_ns
     finding = only(found)
-    assert (finding.severity, finding.impact_ns) == (Severity.MEDIUM, 20 * MS)
-    assert finding.impact_fraction == pytest.approx(20 / 90)
-    assert finding.metrics["independent_blocked_ns"] == 40 * MS
-    assert finding.metrics["coverage"] == 1.0
+    assert finding.severity == (Severity.MEDIUM if avoidable_ms else Severity.INFO)
+    assert finding.impact_ns == avoidable_ns
+    assert finding.impact_fraction == pytest.approx(avoidable_ms / 90)
     (evidence,) = finding.evidence
     assert (evidence.start_ns, evidence.end_ns) == (10 * MS, 50 * MS)
-    first, second = (f"SendRecv to 1 in communicator 0x{number:016x}" for number in (7, 8))
-    assert evidence.label == f"{second} behind {first} on stream 20"
-
-
-def test_one_communicator_keeps_its_order(tmp_path: Path) -> None:
-    found = result(sends(communicators=(7, 7), peers=(1, 1)), tmp_path)
-    assert (found.metrics.blocked_ns, found.metrics.known_blocked_ns) == (40 * MS, 40 * MS)
-    assert (found.metrics.independent_blocked_ns, found.avoidable_ns) == (0, 0)
-    finding = only(found)
-    assert (finding.severity, finding.impact_ns) == (Severity.INFO, 0)
-    assert "order of their own communicator" in finding.title
-
-
-def test_sends_to_two_peers_are_independent_and_named_by_them(tmp_path: Path) -> None:
-    found = result(sends(communicators=(7, 7), peers=(1, 2)), tmp_path)
-    assert found.metrics.independent_blocked_ns == found.metrics.known_blocked_ns == 40 * MS
-    (evidence,) = only(found).evidence
-    assert evidence.label == "SendRecv to 2 behind SendRecv to 1 on stream 20"
+    assert said in f"{finding.title} {evidence.label}"
 
 
 def test_groups_of_labels_tell_communicators_apart(tmp_path: Path) -> None:

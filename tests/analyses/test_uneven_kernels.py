@@ -1,6 +1,7 @@
 """Uneven kernels: planted ones, none in equal ranks, and what makes them uneven."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,9 @@ def test_a_rank_with_twice_the_work_is_named_with_its_peer() -> None:
     assert values["slower"] == pytest.approx(2, rel=0.01)
     assert "more work: 2.00 × the thread blocks" in finding.title
     assert finding.advice == ADVICE[WORK]
+    for one in finding.evidence:
+        assert re.fullmatch(r"step \d+: its kernels took [\d.]+ [mµ]s beyond the mean", one.label)
+    assert len(finding.evidence) == 5
 
 
 def metrics(**changes: Any) -> UnevenKernelsMetrics:
