@@ -79,13 +79,6 @@ def run_of(*, alone: int = 100, beside: int = 150, times: int = 30, gap: int = 0
     return builder.kernel(times * (alone + gap), time, NCCL, stream=20, grid=(24, 1, 1))
 
 
-def test_touching_communication_leaves_a_kernel_alone(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(100, 200, NCCL, stream=20)
-    (result,) = assert_agreement(builder.kernel(0, 100).kernel(200, 300).write(tmp_path))
-    assert result.num_beside == 0
-    assert overlap_slowdown.findings(result) == []
-
-
 def test_kernels_count_in_the_window_that_they_start_in(tmp_path: Path) -> None:
     path = run_of().write(tmp_path)
     (result,) = assert_agreement(path, (1000, 4000))
@@ -113,19 +106,6 @@ def test_without_grids_kernels_are_told_apart_by_name(tmp_path: Path) -> None:
     assert result.signatures[0].grid is None
     assert result.num_sms_taken is None
     assert result.comparison.slowdown == 1.5
-
-
-def test_kernels_without_length(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(5, 50, NCCL, stream=20)
-    for start in (0, 0, 1, 10, 60):
-        builder.kernel(start, start)
-    (result,) = assert_agreement(builder.write(tmp_path))
-    assert result.num_half == 0  # nothing can communicate during no time
-    builder.kernel(12, 13)
-    (result,) = assert_agreement(builder.write(tmp_path / "u.sqlite"))
-    assert (result.comparison.num_alone, result.comparison.num_overlapped) == (5, 1)
-    assert result.comparison.slowdown is None  # nothing is expected to take no time
-    assert result.wall_excess_ns == 1
 
 
 def test_whole_graphs_beside_communication_are_not_judged(tmp_path: Path) -> None:

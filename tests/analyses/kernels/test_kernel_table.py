@@ -66,19 +66,6 @@ def test_names_add_up_whatever_their_grids(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("lengths", "median"), [((7,), 7), ((7, 8), 7), ((1, 2, 9), 2), ((0, 0), 0), ((9, 1, 4, 6), 5)]
-)
-def test_a_median_between_two_is_rounded_down(
-    tmp_path: Path, lengths: tuple[int, ...], median: int
-) -> None:
-    builder = TraceBuilder()
-    for index, length in enumerate(lengths):
-        builder.kernel(100 * index, 100 * index + length)
-    (measured,) = assert_agreement(builder.write(tmp_path))
-    assert [use.median_ns for use in measured.uses] == [median]
-
-
 def test_kernels_count_where_they_start(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for start in range(0, 1000, 100):
