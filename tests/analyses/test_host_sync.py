@@ -54,15 +54,6 @@ def test_reads_in_steps(tmp_path: Path) -> None:
     } <= finding.metrics.keys()  # fmt: skip
 
 
-def test_synchronizing_outside_steps_does_not_count(tmp_path: Path) -> None:
-    builder = TraceBuilder().nvtx("step 0", 0, 10).nvtx("step 1", 140, 500)
-    builder.kernel(0, 100, launch=(0, 5)).kernel(200, 300, launch=(150, 160))
-    builder.api("cudaDeviceSynchronize_v3020", 20, 105)
-    (result,) = judged(builder.write(tmp_path))
-    assert (result.metrics.num_syncs, result.idle_ns, result.metrics.api) == (0, 0, None)
-    assert host_sync.findings(result) == []
-
-
 def one_wait(name: str = "cudaDeviceSynchronize_v3020") -> TraceBuilder:
     """Wait once; after it the GPU idles for 100 us, of which the wait makes all."""
     builder = TraceBuilder().kernel(0, 100 * US, launch=(0, 5 * US))
@@ -146,12 +137,6 @@ def test_what_a_wait_before_the_window_costs_inside_counts(tmp_path: Path) -> No
     )
 
 
-def test_threads_that_launch_nothing_do_not_count(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 100, launch=(0, 5)).kernel(200, 300, launch=(150, 160))
-    builder.api("cudaEventSynchronize_v3020", 20, 105, tid=77)
-    assert judged(builder.write(tmp_path))[0].metrics.num_syncs == 0
-
-
 def test_waiting_for_a_busy_gpu_is_silent(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 1000, launch=(0, 5)).kernel(1000, 9000, launch=(6, 9))
     builder.api("cudaStreamSynchronize_v3020", 10, 8000)
@@ -195,14 +180,6 @@ def test_no_pinning_where_copies_are_pinned(tmp_path: Path, *, pageable: bool) -
     builder.memcpy(310 * US, 311 * US, pageable=pageable, launch=(198 * US, 199 * US))
     finding = only_finding(host_sync.findings(judged(builder.write(tmp_path))[0]))
     assert ("pin_memory" in " ".join(finding.advice)) == pageable
-
-
-def test_a_copy_and_a_later_synchronization_are_two(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 100, launch=(0, 5))
-    builder.memcpy(100, 110, "DtoH", pageable=True, launch=(10, 112))
-    builder.kernel(160, 300, launch=(120, 125))
-    builder.api("cudaStreamSynchronize_v3020", 126, 290)
-    assert judged(builder.write(tmp_path))[0].metrics.num_syncs == 2
 
 
 @pytest.mark.parametrize("edge", ["no calls", "disagreeing clocks"])
