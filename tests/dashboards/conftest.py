@@ -67,14 +67,14 @@ def straggling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Analy
 
 @pytest.fixture(scope="session")
 def serve() -> Iterator[Serve]:
-    """Return a function that serves a report, once for all tests, and returns its address."""
-    served: dict[Path, str] = {}
+    """Return a function that serves a run, once for all tests, and returns its address."""
+    served: dict[tuple[Path, ...], str] = {}
     with ExitStack() as servers:
 
-        def serve_once(path: Path) -> str:
-            if path not in served:
-                served[path] = servers.enter_context(serving(path))
-            return served[path]
+        def serve_once(*paths: Path) -> str:
+            if paths not in served:
+                served[paths] = servers.enter_context(serving(*paths))
+            return served[paths]
 
         yield serve_once
 

@@ -5,7 +5,6 @@
 
 import csv
 import re
-from contextlib import closing
 from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
@@ -18,11 +17,10 @@ from playwright.sync_api import Page, expect
 from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
 from tests.support.builders import TraceBuilder
-from tests.support.dashboard import IN_ROW, Serve, drag, loaded, query, serving
+from tests.support.dashboard import IN_ROW, Serve, drag, loaded, query
 from tests.support.selection import long_after
 from tests.support.traces import SAMPLE, analysis_of
 from tests.support.two_phases import LONGER, SHORTER, program
-from traceprof.analysis import analyze
 from traceprof.documents.analysis import records
 
 # What has too little contrast for WCAG 2.2, AA: texts under 4.5, edges of marks under 3.
@@ -301,26 +299,20 @@ FORMULAS = ("=1+1", "+1+1", "-2*3", "@SUM(A1)")
 
 
 @pytest.mark.long
-def test_names_are_no_formulas_in_csv(page: Page, tmp_path: Path) -> None:
+def test_names_are_no_formulas_in_csv(page: Page, serve: Serve, tmp_path: Path) -> None:
     names = [f"{name}.sqlite" for name in (*FORMULAS, "1=1")]
     for place, name in enumerate(names):
         TraceBuilder().kernel(0, 10**10 + place).write(tmp_path / name)
-    with (
-        closing(analyze(*(tmp_path / name for name in names))) as analysis,
-        DashboardServer(has_token=False) as server,
-    ):
-        server.show(analysis)
-        shown(page, f"{server.url}ranks")
-        rows = grid(page, "ranks")
-        heads: dict[str, str] = page.evaluate(
-            """() => Object.fromEntries([...document.querySelectorAll(".ag-header-cell")]
-                .map(head => [head.getAttribute("col-id"),
-                    head.innerText.replace(/\\s+/g, " ").trim()]))"""
-        )
-        with page.expect_download() as download:
-            page.get_by_role("button", name="Save as CSV").click()
-        download.value.save_as(tmp_path / "ranks.csv")
-        page.goto("about:blank")
+    shown(page, f"{serve(*(tmp_path / name for name in names))}/ranks")
+    rows = grid(page, "ranks")
+    heads: dict[str, str] = page.evaluate(
+        """() => Object.fromEntries([...document.querySelectorAll(".ag-header-cell")]
+            .map(head => [head.getAttribute("col-id"),
+                head.innerText.replace(/\\s+/g, " ").trim()]))"""
+    )
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as CSV").click()
+    download.value.save_as(tmp_path / "ranks.csv")
     saved = list(csv.DictReader((tmp_path / "ranks.csv").read_text("utf-8-sig").splitlines()))
     assert [row["report"] for row in saved] == [*(f"'{name}" for name in names[:-1]), names[-1]]
     # Numbers are those shown, without separators; what is not known is empty.
@@ -358,16 +350,13 @@ def test_ranks_are_chosen_for_every_page_and_kept(page: Page, sample_url: str) -
 
 
 @pytest.mark.long
-def test_reports_are_chosen(page: Page) -> None:
-    paths = SAMPLE, SAMPLE.with_stem("healthy")
-    with closing(analyze(*paths)) as analysis, DashboardServer(has_token=False) as server:
-        server.show(analysis)
-        shown(page, f"{server.url}?report=1")
-        assert {row[2] for row in cells(page, "table.breakdown")} == {"healthy.sqlite"}
-        expect(page.locator("#choose-report")).to_be_visible()
-        shown(page, f"{server.url}?report=1&rank=0")
-        assert "None of the ranks chosen" in page.inner_text("#page")
-        page.goto("about:blank")
+def test_reports_are_chosen(page: Page, serve: Serve) -> None:
+    url = serve(SAMPLE, SAMPLE.with_stem("healthy"))
+    shown(page, f"{url}?report=1")
+    assert {row[2] for row in cells(page, "table.breakdown")} == {"healthy.sqlite"}
+    expect(page.locator("#choose-report")).to_be_visible()
+    shown(page, f"{url}?report=1&rank=0")
+    assert "None of the ranks chosen" in page.inner_text("#page")
 
 
 def test_zooming_is_in_the_address(page: Page, sample_url: str) -> None:
@@ -502,17 +491,15 @@ def test_progress_gives_way_to_the_overview(page: Page) -> None:
 
 @pytest.mark.long
 def test_a_page_that_fails_takes_nothing_along(
-    page: Page, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    page: Page, sample_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("planted")
 
     monkeypatch.setattr("dashboards.pages.steps.layout", fail)
-    with serving(SAMPLE) as url:
-        shown(page, f"{url}/steps")
-        assert "internal error" in page.inner_text("#page")
-        assert "planted" not in page.inner_text("#page")
-        page.get_by_role("link", name="Overview").click()
-        page.wait_for_selector("table.breakdown")
-        page.goto("about:blank")
+    shown(page, f"{sample_url}/steps")
+    assert "internal error" in page.inner_text("#page")
+    assert "planted" not in page.inner_text("#page")
+    page.get_by_role("link", name="Overview").click()
+    page.wait_for_selector("table.breakdown")
     assert "cannot draw /steps" in caplog.text

@@ -1,7 +1,6 @@
 """Pages of 64 ranks in a browser: none is over two screens high, and links open what is folded."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from dashboards.address import TIMELINE, Address
 from dashboards.pages import kernels, launch_queue, links, nccl, overlap, overview, ranks, steps
 from dashboards.widgets import components
 from sample_traces.simulator import simulate_ddp
-from tests.support.dashboard import Timeline, attributes_of, serving
+from tests.support.dashboard import Serve, Timeline, attributes_of
 from traceprof.analysis import Analysis
 
 PAGES = (overview, steps, kernels, overlap, nccl, launch_queue, links, ranks)
@@ -23,11 +22,10 @@ IS_DRAWN = """() => !document.querySelector('#page .loading')
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
     path: Path = tmp_path_factory.mktemp("many") / "ddp.sqlite"
     simulate_ddp(path, gpus=64, steps=12, kernels_per_step=60, seed=3)
-    with serving(path) as served:
-        yield served
+    return serve(path)
 
 
 @pytest.mark.long

@@ -7,12 +7,12 @@ from contextlib import closing
 import pytest
 from playwright.sync_api import BrowserContext, Page, Route, expect
 
+from dashboards import shell
 from dashboards.address import Address, parse
 from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
-from dashboards.shell import caption
 from dashboards.view import View
-from tests.support.dashboard import Timeline, box_of, drag, query
+from tests.support.dashboard import Timeline, box_of, drag, query, text
 from tests.support.traces import SAMPLE
 from traceprof.analyses import breakdown, launch_queue
 from traceprof.analysis import Analysis, Options, analyze
@@ -52,7 +52,7 @@ def test_a_picture_names_the_steps_that_the_time_touches(analysis: Analysis) -> 
     begin, end = (result.steps[at].measures for at in (0, 1))
     at_end = begin.window_start_ns + begin.window_ns
     said = [
-        caption(View(analysis, Address(start_ns=low, end_ns=high)), "Steps").split(" · ")
+        shell.caption(View(analysis, Address(start_ns=low, end_ns=high)), "Steps").split(" · ")
         for low, high in (
             (begin.window_start_ns, at_end),
             (begin.window_start_ns, end.window_start_ns + 1),
@@ -63,6 +63,8 @@ def test_a_picture_names_the_steps_that_the_time_touches(analysis: Analysis) -> 
     assert said[0][-2] == f"step {first}"
     assert said[1][-2] == f"steps {first} to {second}"
     assert [len(parts) for parts in said] == [5, 5, 3]
+    bar = text(shell.time(View(analysis, Address("/steps", start_ns=at_end))))
+    assert f"{at_end / 1e9:.6f} s to the end × Choose the time in view findings are of all" in bar
 
 
 def test_evidence_leaves_what_is_chosen_as_it_is(analysis: Analysis) -> None:

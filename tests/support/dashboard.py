@@ -105,8 +105,8 @@ def drawn(timeline: RankTimeline) -> list[tuple[str, str, str, list[Event]]]:
     ]
 
 
-Serve = Callable[[Path], str]
-"""Serves a report and returns its address."""
+Serve = Callable[..., str]
+"""Serves the run of some reports and returns its address."""
 Ask = Callable[..., Any]
 """Asks for a route of the timeline with parameters, and returns what the server answers."""
 

@@ -132,7 +132,7 @@ def test_without_its_reports_a_side_cannot_be_drawn(analysis: Analysis, tmp_path
 
 
 @pytest.fixture
-def browser(analysis: Analysis, compared: ComparedSides) -> FlaskClient:
+def client(analysis: Analysis, compared: ComparedSides) -> FlaskClient:
     """Return a client of a server that has made the comparison."""
     answer_by(analysis, lambda *_: compared, QUESTION)
     asked = questions_about(analysis).about(QUESTION)
@@ -140,9 +140,9 @@ def browser(analysis: Analysis, compared: ComparedSides) -> FlaskClient:
     return create_app(analysis).server.test_client()
 
 
-def test_both_sides_are_answered(browser: FlaskClient, compared: ComparedSides) -> None:
+def test_both_sides_are_answered(client: FlaskClient, compared: ComparedSides) -> None:
     def ask(path: str) -> Any:
-        response = browser.get(path)
+        response = client.get(path)
         return json.loads(response.get_data()) if response.status_code == 200 else None
 
     for side, path in ((compared.before, "timeline-before"), (compared.after, "timeline")):
@@ -173,7 +173,7 @@ def test_both_sides_are_answered(browser: FlaskClient, compared: ComparedSides) 
 
 
 def test_kernels_that_changed_are_marked_on_both_sides(
-    analysis: Analysis, browser: FlaskClient, compared: ComparedSides
+    analysis: Analysis, client: FlaskClient, compared: ComparedSides
 ) -> None:
     kernels = [kernel for kernel in compared.comparison.kernels if kernel.is_significant][:6]
     for path, side, name in (
@@ -185,7 +185,7 @@ def test_kernels_that_changed_are_marked_on_both_sides(
             for step in (step.measures for step in rank.steps if step.is_training):
                 start, end = step.window_start_ns, step.window_start_ns + step.window_ns
                 asked_for = f"/{path}/changed?rank={rank.rank}&start={start}&end={end}"
-                marks = json.loads(browser.get(asked_for).get_data())["changed"]
+                marks = json.loads(client.get(asked_for).get_data())["changed"]
                 for number in range(len(kernels)):
                     lengths = [
                         int(mark["end"]) - int(mark["start"])
@@ -220,6 +220,7 @@ def test_a_side_that_cannot_be_read_is_said(page: Page, analysis: Analysis) -> N
 
 @pytest.fixture
 def compared_url(analysis: Analysis, compared: ComparedSides) -> Iterator[str]:
+    """Return an address; a test asks for it before `page`, which is left before the server ends."""
     with DashboardServer(has_token=False) as server:
         server.show(analysis, ask=lambda *_: compared, compared=QUESTION)
         yield f"{server.url}compare"
@@ -250,7 +251,7 @@ def of_sides(page: Page, code: str) -> list[Any]:
 
 @pytest.mark.long
 def test_two_timelines_on_the_clocks_of_their_steps(
-    page: Page, compared: ComparedSides, compared_url: str
+    compared: ComparedSides, compared_url: str, page: Page
 ) -> None:
     page.goto(compared_url)
     expect(page.locator("#page .headline")).to_contain_text(compared.comparison.headline)
@@ -282,7 +283,6 @@ def test_two_timelines_on_the_clocks_of_their_steps(
     step = shown_step(after)
     assert timeline.ask("Number(t.data.toTime(t.view.start))") == step.window_start_ns
     assert timeline.view[1] == step.window_ns
-    page.goto("about:blank")
 
 
 def shown_step(side: ComparedSide) -> Measures:
@@ -293,7 +293,7 @@ def shown_step(side: ComparedSide) -> Measures:
 
 @pytest.mark.long
 def test_verdict_causes_split_and_kernels_are_on_the_first_screen(
-    page: Page, compared_url: str
+    compared_url: str, page: Page
 ) -> None:
     page.set_viewport_size({"width": 1280, "height": 800})
     page.goto(compared_url)
@@ -312,11 +312,10 @@ def test_verdict_causes_split_and_kernels_are_on_the_first_screen(
     for side in (0, 1):
         expect(shown.nth(side)).to_contain_text("ampere_bf16_s16816gemm_bf16_128x128")
         expect(shown.nth(side)).to_contain_text("804 µs before, 2.41 ms after a step")
-    page.goto("about:blank")
 
 
 @pytest.mark.long
-def test_they_zoom_and_move_together(page: Page, compared_url: str) -> None:
+def test_they_zoom_and_move_together(compared_url: str, page: Page) -> None:
     page.goto(compared_url)
     sides(page)
     canvas = page.locator(".timeline.linked canvas").nth(1)
@@ -344,12 +343,11 @@ def test_they_zoom_and_move_together(page: Page, compared_url: str) -> None:
     page.keyboard.press("Home")
     sides(page)
     assert of_sides(page, "[t.view.start, t.view.span]") == [[0, span]] * 2
-    page.goto("about:blank")
 
 
 @pytest.mark.long
 def test_rank_and_step_are_chosen_on_each_side(
-    page: Page, compared: ComparedSides, compared_url: str
+    compared: ComparedSides, compared_url: str, page: Page
 ) -> None:
     page.goto(compared_url)
     sides(page)
@@ -371,4 +369,3 @@ def test_rank_and_step_are_chosen_on_each_side(
         "() => document.querySelector('.timeline.linked').timeline.select('0.op.20', { go: true })"
     )
     expect(page.locator(".timeline.linked .timeline-detail h2").first).to_be_visible()
-    page.goto("about:blank")

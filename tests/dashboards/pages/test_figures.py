@@ -29,13 +29,12 @@ from dashboards.pages.registry import PAGES
 from dashboards.pages.steps import color_range
 from dashboards.server.app import _page, create_app
 from dashboards.view import View
-from dashboards.widgets.charts import MAX_POINTS, covered_share, envelope, group_starts, shortened
+from dashboards.widgets.charts import MAX_POINTS, envelope, shortened
 from dashboards.widgets.components import Split
 from dashboards.widgets.findings import DRAWING
 from tests.support.builders import TraceBuilder
 from tests.support.dashboard import charts, components, named, text
 from tests.support.traces import GPU_SAMPLES, analysis_of
-from traceprof import intervals
 from traceprof.analyses import launch_queue, links, overlap_slowdown
 from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
 from traceprof.analyses.links.link_counters import link_rates
@@ -469,24 +468,6 @@ def test_even_limits_cut_a_window_into_even_pieces(start: int, length: int, num:
     pieces = np.diff(limits)
     assert pieces.min() >= 1
     assert pieces.max() - pieces.min() <= 1
-
-
-def test_shares_add_up_to_what_is_covered() -> None:
-    covered = intervals.union(np.array([3, 10], np.int64), np.array([7, 31], np.int64))
-    limits = even_limits(0, 40, 7)
-    share = covered_share(covered, limits)
-    assert float((share * np.diff(limits)).sum()) == pytest.approx(4 + 21)
-    assert share.max() <= 1
-
-
-@given(st.integers(0, 200), st.integers(1, 40))
-def test_groups_are_even_and_complete(count: int, most: int) -> None:
-    starts = group_starts(count, most)
-    assert len(starts) == min(count, most)
-    sizes = np.diff([*starts.tolist(), count])
-    if count:
-        assert starts[0] == 0
-        assert sizes.max() - sizes.min() <= 1
 
 
 def test_times_are_the_report_s_own_or_since_the_first_operation() -> None:
