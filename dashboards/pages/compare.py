@@ -146,50 +146,26 @@ def _changed_kernels(section: Section) -> Component:
 
 def _two_bars(comparison: Comparison) -> list[Component]:
     most = max(comparison.mean_before.mean_step_ns, comparison.mean_after.mean_step_ns, 1)
-    rows = [
-        ui.row(
-            name,
-            html.Td(
-                ui.bar(
-                    (
-                        getattr(parts, field) / most,
-                        color,
-                        f"{part}: {duration(getattr(parts, field))}",
-                    )
-                    for field, part, color in PARTS
-                ),
-                className="bar-cell",
-            ),
-            ui.number(duration(parts.mean_step_ns)),
-        )
-        for name, parts in (("before", comparison.mean_before), ("after", comparison.mean_after))
-    ]
-    return [
-        ui.legend((color, name) for _, name, color in PARTS),
-        html.Table(html.Tbody(rows), className="two-bars"),
-    ]
+    rows = []
+    for name, mean in (("before", comparison.mean_before), ("after", comparison.mean_after)):
+        lengths = [(getattr(mean, field), part, color) for field, part, color in PARTS]
+        bar = ui.bar((ns / most, color, f"{part}: {duration(ns)}") for ns, part, color in lengths)
+        step = ui.number(duration(mean.mean_step_ns))
+        rows.append(ui.row(name, html.Td(bar, className="bar-cell"), step))
+    legend = ui.legend((color, name) for _, name, color in PARTS)
+    return [legend, html.Table(html.Tbody(rows), className="two-bars")]
 
 
 def _two_timelines(compared: ComparedSides) -> list[Component]:
     """Return a step of each side, one below the other, which `assets/compare` draws."""
-    sides = [("before", BEFORE, compared.before), ("after", AFTER, compared.after)]
-    described = [
-        {
-            "name": name,
-            "path": f"/{prefix}",
-            "rank": side.rank,
-            "step": side.step,
-            "ranks": [
-                {
-                    "number": rank.rank,
-                    "label": f"rank {rank.rank} · {device_text(rank.device, rank.gpu)}",
-                }
-                for rank in side.ranks
-            ],
-        }
-        for name, prefix, side in sides
-        if side is not None
-    ]
+    sides = (("before", BEFORE, compared.before), ("after", AFTER, compared.after))
+    described: list[dict[str, Any]] = []
+    for name, prefix, side in sides:
+        if side is not None:
+            texts = {rank.rank: device_text(rank.device, rank.gpu) for rank in side.ranks}
+            ranks = [{"number": at, "label": f"rank {at} · {text}"} for at, text in texts.items()]
+            shown = {"name": name, "path": f"/{prefix}", "rank": side.rank, "step": side.step}
+            described.append({**shown, "ranks": ranks})
     if not described:
         return []
     attributes: dict[str, Any] = {
@@ -198,15 +174,11 @@ def _two_timelines(compared: ComparedSides) -> list[Component]:
     }
     parts: list[Component] = [html.Div(id="compare-timelines", **attributes)]
     if len(described) < len(sides):
-        parts.append(
-            html.P(
-                "Before: its reports are not here."
-                if compared.comparison.before.num_captures == 1
-                else "Before: there are several recordings; none of them is drawn."
-            )
-        )
-    shown = [side for _, _, side in sides if side is not None]
-    title = "A step of each" if any(side.step is not None for side in shown) else "Both trainings"
+        several = "Before: there are several recordings; none of them is drawn."
+        is_one = compared.comparison.before.num_captures == 1
+        parts.append(html.P("Before: its reports are not here." if is_one else several))
+    has_steps = any(side["step"] is not None for side in described)
+    title = "A step of each" if has_steps else "Both trainings"
     note = (
         "each on a clock of its own, which is 0 where it begins; both zoom and move together"
         " (wheel, drag; W A S D); below the axis, kernels that surely changed, in red those that"
@@ -216,16 +188,10 @@ def _two_timelines(compared: ComparedSides) -> list[Component]:
 
 
 def _kernels(comparison: Comparison, section: Section) -> Component:
-    rows = [
-        record(
-            _KERNELS,
-            kernel,
-            before=_name(kernel.before),
-            after=_name(kernel.after),
-            sure=sure(kernel),
-        )
-        for kernel in comparison.kernels
-    ]
+    rows = []
+    for kernel in comparison.kernels:
+        before, after = _name(kernel.before), _name(kernel.after)
+        rows.append(record(_KERNELS, kernel, before=before, after=after, sure=sure(kernel)))
     texts = [block.text for block in section.blocks[:1] if isinstance(block, Paragraph)]
     lines = [html.P(one_line(text, 500), className="note") for text in texts]
     if not rows:

@@ -11,18 +11,9 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from dashboards import address as addresses
+from dashboards import queries
 from dashboards.address import Address
-from dashboards.queries import (
-    MAX_BYTES,
-    MAX_MARKED,
-    MAX_ROWS,
-    MAX_S,
-    QueryQuestion,
-    QueryResult,
-    RowTime,
-    Value,
-    is_installed,
-)
+from dashboards.queries import QueryQuestion, QueryResult, RowTime, Value
 from dashboards.questions import PendingAnswer, questions_about
 from dashboards.timeline.search import in_field
 from dashboards.view import View
@@ -79,12 +70,13 @@ class _Shown(Column):
 
 def layout(view: View) -> Component:
     """Return the page: where a query is written, what it selects, and the tables."""
+    most = f"{queries.MAX_S:.0f} s and {queries.MAX_BYTES >> 30} GiB"
     lead: list[Component | str] = [
         "One SELECT in DuckDB's SQL over the tables that ",
         html.Code("traceprof export parquet"),
-        f" writes. It changes nothing, and takes at most {MAX_S:.0f} s and {MAX_BYTES >> 30} GiB.",
+        f" writes. It changes nothing, and takes at most {most}.",
     ]
-    if not is_installed():
+    if not queries.is_installed():
         error = MissingExtraError.of("cannot run queries", "duckdb", "query")
         why = "Queries need DuckDB, which is not installed here."
         return ui.page(TITLE, lead, ui.nothing(why, error.remedy))
@@ -125,11 +117,15 @@ def drawn(question: PendingAnswer, view: View) -> list[Component]:
         return [ui.card("Result", ui.nothing("No row fulfils it."))]
     note: list[Component | str] = [counted(result.num_rows, "row")]
     if result.num_rows > len(result.rows):
-        note.append(f"; the first {MAX_ROWS:,} are shown and saved")
+        note.append(f"; the first {queries.MAX_ROWS:,} are shown and saved")
     if result.times:
         sql = in_field(view.address.sql or "")
         href = view.address.to(addresses.TIMELINE, search=sql, order="start").href()
-        which = "these" if result.num_rows <= MAX_MARKED else f"the first {MAX_MARKED:,}"
+        which = (
+            "these"
+            if result.num_rows <= queries.MAX_MARKED
+            else f"the first {queries.MAX_MARKED:,}"
+        )
         note += [" · ", dcc.Link(f"mark {which} events on the timeline", href=href)]
     return [ui.card("Result", _rows(result, view), note=note)]
 

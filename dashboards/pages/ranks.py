@@ -97,19 +97,12 @@ def layout(view: View) -> Component:
 
 
 def _pipelines(view: View) -> list[Component]:
-    figures = [
-        html.Figure(
-            [
-                html.Img(
-                    src=f"data:image/svg+xml,{quote(svg(drawing))}",
-                    alt="the passes and waits of each stage of a pipeline",
-                    width="100%",
-                ),
-                html.Figcaption(drawing.caption, className="note"),
-            ]
-        )
-        for drawing in pipeline_drawings(view.analysis.measured, view.numbers)
-    ]
+    figures: list[Component] = []
+    alt = "the passes and waits of each stage of a pipeline"
+    for drawing in pipeline_drawings(view.analysis.measured, view.numbers):
+        source = f"data:image/svg+xml,{quote(svg(drawing))}"
+        caption = html.Figcaption(drawing.caption, className="note")
+        figures.append(html.Figure([html.Img(src=source, alt=alt, width="100%"), caption]))
     return [ui.card("Pipeline", figures)] if figures else []
 
 

@@ -16,7 +16,7 @@ from dashboards.clock import Clock
 from dashboards.view import View
 from dashboards.widgets import components as ui
 from dashboards.widgets.charts import BLUE, PARTS, group_starts, offsets, plots, rounded
-from dashboards.widgets.tables import IDENTIFIER, Column, table
+from dashboards.widgets.tables import IDENTIFIER, Column, record, table
 from traceprof.analyses import breakdown
 from traceprof.analyses.breakdown import BreakdownResult, step_times
 from traceprof.analyses.steps import (
@@ -100,18 +100,15 @@ def _slow_of(view: View) -> dict[int, tuple[SlowStep, ...]]:
 
 def _slow_steps(view: View, results: Sequence[BreakdownResult]) -> Component | None:
     slow = _slow_of(view)
-    rows: list[dict[str, Any]] = [
-        {
-            "rank": result.rank,
-            "number": step.number,
-            "host_number": step.host_number,
-            "step_ns": step.step_ns,
-            "extra_ns": step.extra_ns,
-            "cause": cause_text(step.cause, step.label),
-            "cause_ns": step.cause_ns,
-            "counts": "yes" if step.counts else "no",
-            "href": _place(view, result, step.index),
-        }
+    rows = [
+        record(
+            _SLOW,
+            step,
+            rank=result.rank,
+            cause=cause_text(step.cause, step.label),
+            counts="yes" if step.counts else "no",
+            href=_place(view, result, step.index),
+        )
         for result in results
         for step in slow.get(result.rank, ())
     ]

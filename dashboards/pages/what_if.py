@@ -110,20 +110,12 @@ def _form(assumed: Sequence[str]) -> Component:
 
 
 def _gates(baseline: Baseline) -> Component:
-    rows = [
-        ui.row(
-            gate.name,
-            html.Td(
-                "holds" if gate.holds else "fails", className="holds" if gate.holds else "fails"
-            ),
-            html.Td(
-                f"{GATES[gate.name]} "
-                + ("an unknown share" if gate.value is None else percent(abs(gate.value)))
-            ),
-            ui.number(f"limit {percent(gate.limit)}"),
-        )
-        for gate in sorted(baseline.gates, key=lambda gate: gate.holds)
-    ]
+    rows = []
+    for gate in sorted(baseline.gates, key=lambda gate: gate.holds):
+        verdict = "holds" if gate.holds else "fails"
+        value = "an unknown share" if gate.value is None else percent(abs(gate.value))
+        cells = html.Td(verdict, className=verdict), html.Td(f"{GATES[gate.name]} {value}")
+        rows.append(ui.row(gate.name, *cells, ui.number(f"limit {percent(gate.limit)}")))
     failing = [gate.name for gate in baseline.gates if not gate.holds]
     said = f"Not all: {', '.join(failing)}" if failing else f"Yes: all {len(rows)} checks hold"
     table = html.Table(html.Tbody(rows), className="gates")
@@ -169,20 +161,15 @@ def _steps(whatif: WhatIf) -> Component:
             ui.nothing("None of these would change the step by more than the replay misses.")
         )
     if same:
-        parts.append(
-            html.P(f"No significant change, under {percent(MIN_SHARE)}: {', '.join(same)}.")
-        )
+        least = f"No significant change, under {percent(MIN_SHARE)}"
+        parts.append(html.P(f"{least}: {', '.join(same)}."))
     if refused:
-        why = [
-            html.Li(
-                f"{one_line(answer.assume)}: {one_line(answer.refused or '')}"
-                + (f" → {one_line(how)}" if (how := answer.how_to_collect) else "")
-            )
-            for answer in refused
-        ]
-        names = ", ".join(one_line(answer.assume) for answer in refused)
+        names, why = [one_line(answer.assume) for answer in refused], []
+        for name, answer in zip(names, refused, strict=True):
+            how = f" → {one_line(answer.how_to_collect)}" if answer.how_to_collect else ""
+            why.append(html.Li(f"{name}: {one_line(answer.refused or '')}{how}"))
         listed = html.Ul(why, className="notes")
-        parts.append(ui.folded(f"This recording does not answer {names}", listed))
+        parts.append(ui.folded(f"This recording does not answer {', '.join(names)}", listed))
     return ui.card("What a step would take", *parts)
 
 

@@ -54,7 +54,7 @@ def test_rows_beyond_those_shown_are_counted(
     view = View(analysis, Address("/query", sql="x"))
     note = text(query.drawn(PendingAnswer(result, is_over=True), view))
     assert f"{len(frame):,} rows" in note.replace("\N{NO-BREAK SPACE}", " ")
-    assert "the first 5,000 are shown and saved" in note
+    assert "the first 3 are shown and saved" in note
     assert "mark these events" in note
     more = PendingAnswer(result._replace(num_rows=20_001), is_over=True)
     assert "mark the first 20,000 events" in text(query.drawn(more, view))
