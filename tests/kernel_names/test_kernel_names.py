@@ -319,13 +319,6 @@ def test_kinds(name: str) -> None:
     assert (str(kind.category), kind.precision, kind.tensor_cores) == NAMES[name]
 
 
-def test_every_category_and_both_units_are_among_them() -> None:
-    assert {category for category, _, _ in NAMES.values()} == {
-        str(category) for category in Category
-    }
-    assert {unit for _, _, unit in NAMES.values()} == {True, False, None}
-
-
 @pytest.mark.parametrize(
     "name",
     [

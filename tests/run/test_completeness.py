@@ -6,7 +6,7 @@ import random
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -94,32 +94,30 @@ def _idle_ns(rank: Rank, inside: tuple[int, int]) -> int:
     return intervals.complement(rank.not_idle, start, end).measure_ns
 
 
+def _whole_and_rest(path: Path, program: str) -> tuple[list[Row], list[Row]]:
+    """Return the GPU records of a sample, and those that a copy of it has left."""
+    with (
+        closing(sqlite3.connect(SAMPLE_FOLDER / f"{program}.sqlite")) as whole,
+        closing(sqlite3.connect(path)) as rest,
+    ):
+        return _rows(whole), _rows(rest)
+
+
 def _num_of_gone_kinds(path: Path, program: str) -> int:
     """Return how many copies and sets are taken where a process has not one left of the kind.
 
     They may not have been recorded at all, so that they count as neither lost nor cut.
     """
-    with (
-        closing(sqlite3.connect(SAMPLE_FOLDER / f"{program}.sqlite")) as whole,
-        closing(sqlite3.connect(path)) as rest,
-    ):
-        kinds = [{(row[3], row[0]) for row in _rows(database)} for database in (whole, rest)]
-        gone = kinds[0] - kinds[1]
-        return sum((row[3], row[0]) in gone for row in _rows(whole))
+    whole, rest = _whole_and_rest(path, program)
+    left = {(row[3], row[0]) for row in rest}
+    return sum((row[3], row[0]) not in left for row in whole)
 
 
 def _num_at_the_end(path: Path, program: str) -> int:
     """Return how many records are taken after the last one that is left of their stream."""
-    last, taken = dict[tuple[int, int], int](), list[Row]()
-    with (
-        closing(sqlite3.connect(SAMPLE_FOLDER / f"{program}.sqlite")) as whole,
-        closing(sqlite3.connect(path)) as rest,
-    ):
-        left = _rows(rest)
-        for row in left:  # in order of start
-            last[row[3], row[4]] = row[2]
-        taken = [row for row in _rows(whole) if row not in set(left)]
-    return sum(row[2] > last.get((row[3], row[4]), 0) for row in taken)
+    whole, rest = _whole_and_rest(path, program)
+    last = {(row[3], row[4]): row[2] for row in rest}  # in order of start
+    return sum(row[2] > last.get((row[3], row[4]), 0) for row in {*whole} - {*rest})
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
@@ -301,21 +299,21 @@ def test_captured_launches_lose_nothing(tmp_path: Path) -> None:
         assert rank.completeness.losses.num_launches == 50
 
 
-def _replays(path: Path, taken: Callable[[int], int]) -> Path:
-    """Write 100 launches of a CUDA graph of 10 kernels of 1 us, every 20 us.
-
-    `taken`: how many kernels a launch lacks, the last but one and those before it.
-    """
+def _replays(kernels: Iterable[Iterable[int]]) -> TraceBuilder:
+    """Return launches of a CUDA graph, every 20 us, each of these kernels of 1 us."""
     builder = TraceBuilder()
-    for replay in range(100):
+    for replay, numbers in enumerate(kernels):
         start, id_ = 20_000 * replay, 1000 + replay
-        for number in range(10):
-            if 9 - taken(replay) <= number < 9:
-                continue
+        for number in numbers:
             begin = start + 5_000 + 1_000 * number
             builder.kernel(begin, begin + 1_000, f"kernel_{number}", launch=False, correlation=id_)
         builder.api("cudaGraphLaunch", start, start + 1_000, correlation=id_)
-    return builder.write(path)
+    return builder
+
+
+def _short_replays(is_short: Callable[[int], bool]) -> TraceBuilder:
+    """Return 100 launches of ten kernels; short ones lack five, the last but one among them."""
+    return _replays([0, 1, 2, 3, 9] if is_short(replay) else range(10) for replay in range(100))
 
 
 @pytest.mark.parametrize("short", [21, 12])
@@ -324,36 +322,21 @@ def test_the_graph_of_a_last_layer_is_another(short: int, tmp_path: Path) -> Non
 
     That of the last layer is another graph, one in the middle lost kernels.
     """
-    builder = TraceBuilder()
-    for replay in range(3 * 23):
-        start, layer = 20_000 * replay, replay % 23 - 1
-        for number in [20] if layer < 0 else range(7 if layer == short else 10):
-            begin = start + 5_000 + 1_000 * number
-            name = f"kernel_{number}"
-            builder.kernel(begin, begin + 1_000, name, launch=False, correlation=1000 + replay)
-        builder.api("cudaGraphLaunch", start, start + 1_000, correlation=1000 + replay)
-    with ranks_of(builder.write(tmp_path)) as (rank,):
+    layers = [range(7 if layer == short else 10) for layer in range(22)]
+    with ranks_of(_replays([range(20, 21), *layers] * 3).write(tmp_path)) as (rank,):
         assert bool(rank.completeness.losses.num_lost) == (short == 12)
 
 
 def test_a_last_launch_that_lacks_kernels_lost_them(tmp_path: Path) -> None:
     """100 launches of a graph of 10 kernels, the last without five, and a kernel after it."""
-    builder = TraceBuilder()
-    for replay in range(100):
-        start = 20_000 * replay
-        for number in range(10 if replay < 99 else 5):
-            begin = start + 5_000 + 1_000 * number
-            name = f"kernel_{number}"
-            builder.kernel(begin, begin + 1_000, name, launch=False, correlation=1000 + replay)
-        builder.api("cudaGraphLaunch", start, start + 1_000, correlation=1000 + replay)
-    builder.kernel(2_100_000, 2_101_000)
+    builder = _replays([*[range(10)] * 99, range(5)]).kernel(2_100_000, 2_101_000)
     with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
         (reason,) = rank.completeness.losses.reasons
         assert reason.startswith("1 launch of CUDA graphs has fewer kernels than others")
 
 
 def test_replays_with_fewer_kernels_than_their_like_lost_some(tmp_path: Path) -> None:
-    path = _replays(tmp_path / "t.sqlite", lambda replay: 5 * (replay in {20, 40, 41, 60}))
+    path = _short_replays({20, 40, 41, 60}.__contains__).write(tmp_path)
     with ranks_of(path) as (rank,):
         losses = rank.completeness.losses
         assert (losses.num_launches, losses.num_lost, losses.num_lost_graphs) == (100, 2, 2)
@@ -371,7 +354,7 @@ def test_replays_with_fewer_kernels_than_their_like_lost_some(tmp_path: Path) ->
 
 @pytest.mark.parametrize("every", [100, 10], ids=["a last one that is cut", "another graph"])
 def test_whole_replays_lost_nothing(every: int, tmp_path: Path) -> None:
-    path = _replays(tmp_path / "t.sqlite", lambda replay: 5 * (replay % every == every - 1))
+    path = _short_replays(lambda replay: replay % every == every - 1).write(tmp_path)
     with ranks_of(path) as (rank,):
         assert rank.completeness.losses.num_lost == 0
         assert not rank.completeness.losses.reasons
@@ -466,7 +449,7 @@ def test_all_of_one_process(program: str, tmp_path: Path) -> None:
 
 
 def test_nine_in_ten_graph_replays(tmp_path: Path) -> None:
-    path = _replays(tmp_path / "t.sqlite", lambda _: 0)
+    path = _short_replays(lambda _: False).write(tmp_path)
     with ranks_of(path) as (rank,):
         span = rank.window.start_ns, rank.window.end_ns
         before = _idle_ns(rank, span)

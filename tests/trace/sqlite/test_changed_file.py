@@ -132,10 +132,11 @@ def test_a_connection_stays_while_it_is_read(path: Path) -> None:
     database.close()
 
 
-def test_what_is_closed_or_unloaded_stays_so(path: Path) -> None:
-    def num_open() -> int:
-        return len([*Path("/proc/self/fd").iterdir()])
+def num_open() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
 
+
+def test_what_is_closed_or_unloaded_stays_so(path: Path) -> None:
     before, trace = num_open(), open_trace(path)
     trace.unload()
     unloaded = num_open()
@@ -147,12 +148,10 @@ def test_what_is_closed_or_unloaded_stays_so(path: Path) -> None:
     assert num_open() == before
 
 
-def test_descriptors_are_closed(path: Path, tmp_path: Path) -> None:
-    before = len([*Path("/proc/self/fd").iterdir()])
-    for _ in range(3):
-        open_trace(path).close()
+def test_descriptors_of_refused_files_are_closed(path: Path, tmp_path: Path) -> None:
+    before = num_open()
     (tmp_path / "bad.sqlite").write_bytes(path.read_bytes()[:5000])
     for _ in range(3):
         with pytest.raises(TraceFormatError):
             open_trace(tmp_path / "bad.sqlite")
-    assert len([*Path("/proc/self/fd").iterdir()]) == before
+    assert num_open() == before
