@@ -1,12 +1,11 @@
 """Waits and event records of real exports, against a second computation in plain Python."""
 
-import re
-import sqlite3
 from collections import defaultdict
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from tests.reference.nsight_export import export_of
 from tests.support.selection import as_rows, known
 from traceprof.trace.model.kinds import SynchronizationKind
 from traceprof.trace.model.special_values import NULL
@@ -14,7 +13,7 @@ from traceprof.trace.open import open_trace
 
 WAITS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 RECORDS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
-CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+BEFORE = -(1 << 62)
 KINDS = {
     "cudaEventSynchronize": SynchronizationKind.HOST_FOR_EVENT,
     "cuEventSynchronize": SynchronizationKind.HOST_FOR_EVENT,
@@ -27,70 +26,40 @@ KINDS = {
 }
 
 
-class Export:
-    def __init__(self, path: Path) -> None:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as database:
-            database.row_factory = sqlite3.Row
-            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
-            self.has_waits, self.has_records = WAITS in tables, RECORDS in tables
-            names = dict(map(tuple, database.execute("SELECT id, value FROM StringIds")))
-            self.calls: dict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
-            for row in database.execute(f"SELECT * FROM {CALLS}") if CALLS in tables else ():
-                if row["globalTid"] is not None and row["correlationId"] is not None:
-                    name = re.sub(r"_v\d+(_pt[sd][sz])?$", "", names.get(row["nameId"], ""))
-                    key = row["globalTid"] & ~0xFFFFFF, row["correlationId"]
-                    self.calls[key].append((row["start"], name))
-            self.waits = self._rows(database, WAITS) if self.has_waits else {}
-            self.records = self._rows(database, RECORDS) if self.has_records else {}
-
-    @staticmethod
-    def _rows(database: sqlite3.Connection, table: str) -> dict[int, list[dict[str, Any]]]:
-        rows = defaultdict(list)
-        for row in database.execute(f"SELECT * FROM {table}"):
-            rows[row["globalPid"]].append(dict(row))
-        return rows
-
-
-def id_or_null(number: int | None) -> int:
-    return NULL if number in (None, 0xFFFFFFFF) else number
+def ids_or_null(*numbers: int | None) -> list[int | None]:
+    return [NULL if number in (None, 0xFFFFFFFF) else number for number in numbers]
 
 
 def test_waits_are_told_by_the_names_of_calls(real_trace: Path) -> None:
-    export = Export(real_trace)
+    export, expected = export_of(real_trace), defaultdict[int, list[Any]](list)
+    columns = "globalPid", "start", "end", "correlationId", "streamId", "eventId"
+    for process, start, end, id_, *ids in export.rows(WAITS, *columns):
+        call = export.call_of(process, id_, start)
+        kind = SynchronizationKind.UNKNOWN if call is None else KINDS.get(call.name, 0)
+        expected[process].append((start, max(start, end), id_, int(kind), *ids_or_null(*ids)))
     with closing(open_trace(real_trace)) as trace:
-        for process, rows in export.waits.items():
-            expected = []
-            for row in rows:
-                calls = export.calls.get((process, row["correlationId"]), [])
-                assert len(calls) <= 1  # else this computation does not say which
-                kind = KINDS.get(calls[0][1], 0) if calls else SynchronizationKind.UNKNOWN
-                times = row["start"], max(row["start"], row["end"])
-                ids = id_or_null(row["streamId"]), id_or_null(row["eventId"])
-                expected.append((*times, row["correlationId"], int(kind), *ids))
+        for process, rows in expected.items():
             waits = known(trace.synchronizations(process))
-            columns = waits.start_ns, waits.end_ns, waits.correlation, waits.kind
-            found = as_rows(*columns, waits.stream, waits.event)
-            assert sorted(found) == sorted(expected)
+            of_call = waits.start_ns, waits.end_ns, waits.correlation, waits.kind
+            assert sorted(as_rows(*of_call, waits.stream, waits.event)) == sorted(rows)
             assert (waits.start_ns[1:] >= waits.start_ns[:-1]).all()
-        if not export.has_waits:
+        if WAITS not in export.tables:
             assert trace.synchronizations(1) is None
 
 
 def test_event_records_have_the_times_of_their_calls(real_trace: Path) -> None:
-    export = Export(real_trace)
+    export, expected = export_of(real_trace), defaultdict[int, list[Any]](list)
+    columns = "globalPid", "correlationId", "streamId", "eventId", "eventSyncId"
+    for process, id_, *ids in export.rows(RECORDS, *columns):
+        call = export.call_of(process, id_, BEFORE)
+        asked = NULL if call is None else call.start
+        expected[process].append((asked, id_, *ids_or_null(*ids)))
     with closing(open_trace(real_trace)) as trace:
-        for process, rows in export.records.items():
-            expected = []
-            for row in rows:
-                calls = export.calls.get((process, row["correlationId"]), [])
-                assert len(calls) <= 1
-                asked = calls[0][0] if calls else NULL
-                ids = map(row.get, ("streamId", "eventId", "eventSyncId"))
-                expected.append((asked, row["correlationId"], *map(id_or_null, ids)))
+        for process, rows in expected.items():
             records = known(trace.event_records(process))
-            columns = records.asked_ns, records.correlation, records.stream, records.event
-            found = as_rows(*columns, records.recording)
-            assert sorted(found) == sorted(expected)
+            of_call = records.asked_ns, records.correlation
+            of_event = records.stream, records.event, records.recording
+            assert sorted(as_rows(*of_call, *of_event)) == sorted(rows)
             assert (records.asked_ns[1:] >= records.asked_ns[:-1]).all()
-        if not export.has_records:
+        if RECORDS not in export.tables:
             assert trace.event_records(1) is None
