@@ -1,6 +1,5 @@
 """Odd exports that are good: read to the last number, and nothing is written beside them."""
 
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -65,47 +64,77 @@ def of_three(path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, Any]]:
-    path = of_three(tmp_path_factory.mktemp("three") / "t.sqlite")
+def whole_export(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, Any]]:
+    path = everything().write(tmp_path_factory.mktemp("everything") / "t.sqlite")
     return path.read_bytes(), numbers(path)
 
 
 @pytest.fixture
-def expected(path: Path, three: tuple[bytes, dict[str, Any]]) -> dict[str, Any]:
-    """Write what `of_three` does; return its numbers."""
-    path.write_bytes(three[0])
-    return three[1]
+def expected(path: Path, whole_export: tuple[bytes, dict[str, Any]]) -> dict[str, Any]:
+    """Write what `everything` does; return its numbers."""
+    path.write_bytes(whole_export[0])
+    return whole_export[1]
 
 
-@pytest.mark.parametrize(
-    "rowids", [(-3, -2, -1), (-5, 0, 5), (7, 1 << 40, 1 << 62), (LEAST, 0, GREATEST), (9, 5, 1)]
-)
-def test_any_rowids(path: Path, rowids: tuple[int, int, int], expected: dict[str, Any]) -> None:
-    moved = zip(rowids, (1000, 2000, 3000), strict=True)
-    alter(
-        path,
-        f"UPDATE {KERNEL} SET rowid = rowid * 1000",
-        *(f"UPDATE {KERNEL} SET rowid = {new} WHERE rowid = {old}" for new, old in moved),
-    )
-    assert numbers(path) == expected
+def _made_anew(table: str, columns: str, of: str = "") -> list[str]:
+    """Return statements by which a table has other columns, or none of its constraints."""
+    create = f"({columns})" if columns else f"AS SELECT * FROM {table}"
+    fill = f"INSERT INTO copy SELECT {of} FROM {table}"
+    drop = f"DROP TABLE {table}", f"ALTER TABLE copy RENAME TO {table}"
+    return [f"CREATE TABLE copy {create}", *([fill] if columns else []), *drop]
 
 
-@pytest.mark.parametrize("hidden", [("rowid",), ("ROWID", "_rowid_"), ("oid", "rowid", "row_")])
-def test_columns_that_hide_the_rowid(
-    path: Path, hidden: tuple[str, ...], expected: dict[str, Any]
-) -> None:
-    alter(path, *(f"ALTER TABLE {KERNEL} ADD COLUMN {name} DEFAULT 1" for name in hidden))
-    assert numbers(path) == expected
+SAME = {
+    **{
+        f"rowids {', '.join(map(str, rowids))}": [
+            f"UPDATE {KERNEL} SET rowid = rowid * 1000",
+            *(
+                f"UPDATE {KERNEL} SET rowid = {new} WHERE rowid = {number}000"
+                for number, new in enumerate(rowids, 1)
+            ),
+        ]
+        for rowids in ((-3, -2, -1), (-5, 0, 5), (7, 1 << 40, 1 << 62), (LEAST, 0, GREATEST))
+    },
+    **{
+        f"columns {', '.join(names)}": [
+            f"ALTER TABLE {KERNEL} ADD COLUMN {name} DEFAULT 1" for name in names
+        ]
+        for names in (("rowid",), ("ROWID", "_rowid_"), ("oid", "rowid", "row_"))
+    },
+    # Closing the last connection removes the -wal and leaves the mode in the header.
+    "WAL mode": ["PRAGMA journal_mode = WAL", "PRAGMA user_version = 1"],
+    "no index of strings": _made_anew(schema.STRINGS, ""),
+    **{
+        f"pages of {size} bytes": [f"PRAGMA page_size = {size}", "PRAGMA auto_vacuum = 1", "VACUUM"]
+        for size in (512, 1024, 65536)
+    },
+    "what others added": [
+        f"CREATE INDEX by_start ON {KERNEL} (start)",
+        f"CREATE VIEW durations AS SELECT end - start FROM {KERNEL}",
+        "CREATE VIEW broken AS SELECT no FROM such_table",
+        'CREATE TABLE "a""b\nc" ("d\n""e")',
+        f"CREATE TRIGGER t AFTER INSERT ON {KERNEL} BEGIN SELECT RAISE(FAIL, 'no'); END",
+        f"ALTER TABLE {KERNEL} ADD COLUMN duration AS (end - start)",
+        "CREATE TABLE keyed (id INTEGER PRIMARY KEY, t TEXT) WITHOUT ROWID",
+        "CREATE VIRTUAL TABLE words USING fts4(t)",
+        "ANALYZE",
+    ],
+    # As in a database that went through CSV files.
+    "texts that spell integers": [
+        statement
+        for name, event in EVENTS.items()
+        if name != schema.NVTX.name
+        for columns in [(*event.required, *event.optional)]
+        for statement in _made_anew(
+            name, ", ".join(f"{column} TEXT" for column in columns), ", ".join(columns)
+        )
+    ],
+}
 
 
-def test_a_column_that_is_the_rowid(path: Path, expected: dict[str, Any]) -> None:
-    columns = "end, deviceId, streamId, correlationId, globalPid, demangledName"
-    alter(
-        path,
-        f"ALTER TABLE {KERNEL} RENAME TO kernels",
-        f"CREATE TABLE {KERNEL} (start INTEGER PRIMARY KEY, {columns})",
-        f"INSERT INTO {KERNEL} SELECT start, {columns} FROM kernels",
-    )
+@pytest.mark.parametrize("name", SAME)
+def test_what_a_database_may_be_like(path: Path, name: str, expected: dict[str, Any]) -> None:
+    alter(path, *SAME[name])
     assert numbers(path) == expected
 
 
@@ -219,23 +248,6 @@ def _as_integer(value: object) -> int:
     return int(value)
 
 
-def test_text_that_spells_integers(path: Path) -> None:
-    # As in a database that went through CSV files.
-    expected = numbers(everything().write(path))
-    for table, columns in (
-        (name, (*event.required, *event.optional)) for name, event in EVENTS.items()
-    ):
-        if table != schema.NVTX.name:
-            alter(
-                path,
-                f"CREATE TABLE copy ({', '.join(f'{name} TEXT' for name in columns)})",
-                f"INSERT INTO copy SELECT {', '.join(columns)} FROM {table}",
-                f"DROP TABLE {table}",
-                f"ALTER TABLE copy RENAME TO {table}",
-            )
-    assert numbers(path) == expected
-
-
 # -- values ---------------------------------------------------------------------------------------
 
 
@@ -323,8 +335,7 @@ def test_ids_of_processes_and_devices_with_all_bits(path: Path) -> None:
     ],
 )  # fmt: skip
 def test_names_of_kernels(path: Path, change: str, name: str | None) -> None:
-    _without_constraints(of_three(path), schema.STRINGS)
-    alter(path, change.format(schema.STRINGS))
+    alter(of_three(path), *_made_anew(schema.STRINGS, ""), change.format(schema.STRINGS))
     trace = open_trace(path)
     named = set(trace.kernel_names.values())
     noted = list(trace.notes)
@@ -333,21 +344,6 @@ def test_names_of_kernels(path: Path, change: str, name: str | None) -> None:
     assert other == name or (name is None and other.startswith("(unknown string "))
     assert bool(noted) == (name is None)
     assert attempt(path).document["breakdown"][0]["num_communication"] == 1
-
-
-def _without_constraints(path: Path, table: str) -> None:
-    alter(
-        path,
-        f"CREATE TABLE copy AS SELECT * FROM {quote(table)}",
-        f"DROP TABLE {quote(table)}",
-        f"ALTER TABLE copy RENAME TO {quote(table)}",
-    )
-
-
-def test_names_without_an_index(path: Path) -> None:
-    expected = numbers(everything().write(path))
-    _without_constraints(path, schema.STRINGS)
-    assert numbers(path) == expected
 
 
 @pytest.fixture(scope="module")
@@ -479,14 +475,6 @@ def test_no_right_to_write(path: Path, expected: dict[str, Any]) -> None:
     path.parent.chmod(0o755)
 
 
-def test_wal_mode(path: Path, expected: dict[str, Any]) -> None:
-    # Closing the last connection removes the -wal and leaves the mode in the header.
-    alter(path, "PRAGMA journal_mode = WAL", "PRAGMA user_version = 1")
-    assert path.read_bytes()[18:20] == b"\2\2"
-    assert numbers(path) == expected
-    assert os.listdir(path.parent) == [path.name]  # noqa: PTH208
-
-
 @pytest.mark.parametrize("content", [b"", bytes(512)])
 @pytest.mark.parametrize("suffix", ["-wal", "-journal", "-shm"])
 def test_a_journal_that_is_done(
@@ -496,16 +484,7 @@ def test_a_journal_that_is_done(
     assert numbers(path) == expected
 
 
-@pytest.mark.parametrize("size", long_after(2, [512, 65536, 1024]))
-def test_size_of_pages(path: Path, size: int) -> None:
-    expected = numbers(everything().write(path))
-    alter(path, f"PRAGMA page_size = {size}", "PRAGMA auto_vacuum = 1", "VACUUM")
-    assert int.from_bytes(path.read_bytes()[16:18], "big") == size % 65535
-    assert numbers(path) == expected
-
-
-def test_utf16(path: Path, tmp_path: Path) -> None:
-    expected = numbers(everything().write(path))
+def test_utf16(path: Path, tmp_path: Path, expected: dict[str, Any]) -> None:
     other = tmp_path / "utf16.sqlite"
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(other)) as target:
         target.execute("PRAGMA encoding = 'UTF-16le'")
@@ -527,24 +506,6 @@ def test_written_by_an_sqlite_before_3_7(path: Path, expected: dict[str, Any]) -
         file.seek(92)
         file.write(bytes(4))  # of which change it is
     assert numbers(path) == expected
-
-
-def test_what_others_added_to_an_export(path: Path) -> None:
-    expected = numbers(everything().write(path))
-    alter(
-        path,
-        f"CREATE INDEX by_start ON {KERNEL} (start)",
-        f"CREATE VIEW durations AS SELECT end - start FROM {KERNEL}",
-        "CREATE VIEW broken AS SELECT no FROM such_table",
-        'CREATE TABLE "a""b\nc" ("d\n""e")',
-        f"CREATE TRIGGER t AFTER INSERT ON {KERNEL} BEGIN SELECT RAISE(FAIL, 'no'); END",
-        f"ALTER TABLE {KERNEL} ADD COLUMN duration AS (end - start)",
-        "CREATE TABLE keyed (id INTEGER PRIMARY KEY, t TEXT) WITHOUT ROWID",
-        "CREATE VIRTUAL TABLE words USING fts4(t)",
-        "ANALYZE",
-    )
-    assert numbers(path) == expected
-    attempt(path, "info")
 
 
 @pytest.mark.parametrize("has_kernel", [True, False])
