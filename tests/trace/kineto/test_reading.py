@@ -175,38 +175,33 @@ MALFORMED = {
     "a bracket too many": ('"nested": [', '"nested": [}'),
     "a second list": ('"schemaVersion": 1', '"traceEvents": [{"ph": "X"}]'),
 }
-
-
-@pytest.mark.parametrize("damage", MALFORMED)
-def test_what_is_malformed_is_refused_in_one_line(damage: str, tmp_path: Path) -> None:
-    whole = text(EVENTS)
-    damaged = whole.replace(*MALFORMED[damage])
-    assert damaged != whole
-    with pytest.raises(TraceFormatError, match=r"no JSON at byte \d+") as raised:
-        opened(tmp_path / "x", damaged)
-    assert "\n" not in str(raised.value)
-
-
-NOTHING = {
-    "another document": '{"name": "x", "version": [1, {"a": 2}]}',
-    "no events": '{"schemaVersion": 1, "traceEvents": []}',
-    "no complete event": '{"traceEvents": [{"ph": "M", "name": "a"}, {"ph": "X", "ts": 1}]}',
-    "an empty list": "[]",
-    "a number": '{"traceEvents": 7}',
-    "marks alone": text([instant("saved", 1)]),
+DEEP = '{"traceEvents": [{"ph": "X", "args": ' + "[" * 100_000 + "]" * 100_000 + "}]}"
+REFUSED = {
+    **{
+        what: (text(EVENTS).replace(*damage), r"no JSON at byte \d+")
+        for what, damage in MALFORMED.items()
+    },
+    "deep nesting": (DEEP, "no JSON"),
+    **{
+        what: (document, "no complete event")
+        for what, document in {
+            "another document": '{"name": "x", "version": [1, {"a": 2}]}',
+            "no events": '{"schemaVersion": 1, "traceEvents": []}',
+            "no complete event": '{"traceEvents": [{"ph": "M"}, {"ph": "X", "ts": 1}]}',
+            "an empty list": "[]",
+            "a number": '{"traceEvents": 7}',
+            "marks alone": text([instant("saved", 1)]),
+        }.items()
+    },
 }
 
 
-@pytest.mark.parametrize("what", NOTHING)
-def test_a_document_without_an_event_is_refused(what: str, tmp_path: Path) -> None:
-    with pytest.raises(TraceFormatError, match="no complete event"):
-        opened(tmp_path / "x.json", NOTHING[what])
-
-
-def test_deep_nesting_is_refused(tmp_path: Path) -> None:
-    deep = '{"traceEvents": [{"ph": "X", "args": ' + "[" * 100_000
-    with pytest.raises(TraceFormatError, match="no JSON"):
-        opened(tmp_path / "x.json", deep + "]" * 100_000 + "}]}")
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_no_trace_is_refused_in_one_line(what: str, tmp_path: Path) -> None:
+    document, why = REFUSED[what]
+    with pytest.raises(TraceFormatError, match=why) as raised:
+        opened(tmp_path / "x.json", document)
+    assert "\n" not in str(raised.value)
 
 
 def test_traces_of_several_processes_in_one_file_are_refused(tmp_path: Path) -> None:
