@@ -1,6 +1,5 @@
 """Traces of torch.profiler by a few events: the document's forms, times, damage."""
 
-import gc
 import gzip
 import json
 import lzma
@@ -219,29 +218,6 @@ def test_a_damaged_packed_file_is_refused(name: str, tmp_path: Path) -> None:
     data[len(data) // 2] ^= 0xFF
     with pytest.raises(TraceFormatError, match=rf"a damaged {name} file|no JSON"):
         opened(tmp_path / "x", bytes(data))
-
-
-@pytest.mark.parametrize("was_enabled", [True, False])
-def test_the_collection_of_garbage_is_left_as_it_was(tmp_path: Path, was_enabled: bool) -> None:
-    states = []
-
-    class Watcher:
-        def expect(self, _number: int) -> None: ...
-
-        def advance(self, _number: int) -> None:
-            states.append(gc.isenabled())
-
-    before = gc.isenabled()
-    try:
-        (gc.enable if was_enabled else gc.disable)()
-        open_trace(write(tmp_path / "x.json", EVENTS), Watcher()).close()
-        assert gc.isenabled() == was_enabled
-        with pytest.raises(TraceFormatError):
-            opened(tmp_path / "y.json", '{"traceEvents": [7]}')
-        assert gc.isenabled() == was_enabled
-    finally:
-        (gc.enable if before else gc.disable)()
-    assert states == [False]
 
 
 def test_a_file_that_is_written_to_is_refused(tmp_path: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +135,7 @@ class Content:
         self.num_unusable = 0
         self.num_unread = Counter[str]()
         decoder = EventDecoder()
-        with _no_collection():
-            document = KinetoDocument(file, file.pieces(progress), decoder, self._add)
+        document = KinetoDocument(file, file.pieces(progress), decoder, self._add)
         self.facts, self.is_cut = document.facts, document.is_cut
         self.num_repaired = document.num_repaired
         self.num_unusable += decoder.num_unusable
@@ -285,18 +282,6 @@ def only_process(content: Content, path: Path) -> int:
     if not processes and Kind.HOST_OPERATOR in content.tables:
         return int(content.tables[Kind.HOST_OPERATOR][PROCESS].first)
     return processes.pop() if processes else max(content.process_names, default=0)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pause garbage collection: millions of objects come and go, none in a reference cycle."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _of_bare_events(columns: Mapping[str, Int64], events: Events) -> dict[str, Int64]:

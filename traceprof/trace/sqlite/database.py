@@ -77,7 +77,6 @@ class Database:
         descriptor: of the open file, which child processes inherit.
         progress: called with the rows that are read.
         columns: names of columns by table.
-        row_counts: the numbers of rows of tables that were read to their end.
         views: names of views, which no exporter creates.
         in_use: keeps the file open while a block runs, whatever thread closes it.
         remedy: advice to the user about a damaged file.
@@ -100,7 +99,6 @@ class Database:
         self.path = path
         self.progress = progress
         self.remedy = remedy
-        self.row_counts: dict[str, int] = {}
         self.in_use = FileUse(path, self._close)
         self._connections_of_others: list[sqlite3.Connection] = []
         # SQLite, too, looks for a journal beside the target of a symbolic link.

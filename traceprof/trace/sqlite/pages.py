@@ -128,19 +128,6 @@ class PageFile:
             numbers, highest = self._children(numbers, highest)
         raise Unsupported("pages too deep")
 
-    def num_rows(self, root: int) -> int:
-        """Return the number of rows of the table with this root page, without reading them.
-
-        Raises Unsupported: the tree is damaged, or is not one of a table with rowids.
-        """
-        numbers, num_rows = self.leaves(root).numbers, 0
-        at_once = max(_BYTES_AT_ONCE // self.page_size, 1)
-        data = self.empty(min(at_once, len(numbers)))
-        for window in _windows(len(numbers), at_once):
-            self.read(numbers[window], data)
-            num_rows += int(self._counts(data, len(numbers[window]), _LEAF).sum())
-        return num_rows
-
     def leaf_cells(self, data: Bytes, pages: int) -> tuple[Int64, Int64]:
         """Return the beginnings of the cells of leaves in `data`, and the number on each page."""
         return self._cells(data, pages, _LEAF)

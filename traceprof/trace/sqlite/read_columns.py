@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 
@@ -19,7 +18,7 @@ from traceprof.intervals import Int64
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite.database import Database, quote
 from traceprof.trace.sqlite.numbering import NumberedTexts
-from traceprof.trace.sqlite.pages import PageFile, Unsupported
+from traceprof.trace.sqlite.pages import Unsupported
 from traceprof.trace.sqlite.records import decode_columns, layout_of
 
 _NO_TEXTS: Mapping[str, NumberedTexts] = MappingProxyType({})
@@ -53,20 +52,16 @@ def read_columns(
     """
     if table not in database.columns:
         return
-    num_rows = 0
     chunks = _chunks(database, table, columns, texts)
     while True:
         with database.in_use:  # its pages are read by the descriptor, which another file may get
             chunk = next(chunks, None)
         if chunk is None:
-            break
+            return
         database.check_unchanged()
-        of_chunk = len(next(iter(chunk.values())))
-        num_rows += of_chunk
         if database.progress is not None:
-            database.progress.advance(of_chunk)
+            database.progress.advance(len(next(iter(chunk.values()))))
         yield chunk
-    database.row_counts[table] = num_rows
 
 
 def _chunks(
@@ -180,13 +175,8 @@ def count_rows(database: Database, table: str) -> int:
     """Return the number of rows of a table, 0 if it is absent."""
     if table not in database.columns:
         return 0
-    if table in database.row_counts:
-        return database.row_counts[table]
-    with suppress(Unsupported), database.in_use:
-        pages = PageFile(database.descriptor)
-        return pages.num_rows(layout_of(database.connection, table).root)
     with database.damage_reported():
-        query = f"SELECT count(*) FROM {quote(table)}"  # noqa: S608
+        query = f"SELECT count(*) FROM {quote(table)} NOT INDEXED"  # noqa: S608
         return int(database.connection.execute(query).fetchone()[0])
 
 
