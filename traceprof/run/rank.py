@@ -38,7 +38,7 @@ from traceprof.run.step_ranges import (
 )
 from traceprof.run.summary import RankInfo
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values
+from traceprof.trace.grouping import distinct_values, numbered_rows
 from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.kinds import CopyKind, copy_label
 from traceprof.trace.model.operations import Operations, RankKey, RankOperations
@@ -488,21 +488,7 @@ def _has_calls(rank: Rank) -> bool:
 def _host_order(calls: ApiCalls | None) -> Int32:
     if calls is None:
         return np.empty(0, np.int32)
-    start = calls.start_ns
-    if (start[1:] > start[:-1]).all():
-        return np.arange(len(start), dtype=np.int32)
-    # Calls are sorted by correlation id.
-    order = np.argsort(start, kind="stable")
-    is_new = np.ones(len(start), np.bool_)
-    is_new[1:] = start.take(order[1:]) != start.take(order[:-1])
-    if not is_new.all():
-        end, correlation = calls.end_ns, calls.correlation
-        order = np.lexsort((end, start))
-        for column in (end, correlation):
-            is_new[1:] |= column[order[1:]] != column[order[:-1]]
-    place = np.empty(len(start), np.int32)
-    place[order] = np.cumsum(is_new) - 1
-    return place
+    return numbered_rows(calls.start_ns, calls.end_ns, calls.correlation).astype(np.int32)
 
 
 def _first_launch(rank: Rank) -> int | None:
