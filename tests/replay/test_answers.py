@@ -13,7 +13,6 @@ from msgspec.structs import astuple, replace
 
 import traceprof
 from sample_traces.simulator import SCENARIOS, kernels, simulate_scenario
-from sample_traces.simulator.ddp import simulate_ddp
 from sample_traces.simulator.event_model.actions import Stream
 from sample_traces.simulator.event_model.program_writer import COMPUTE, Host
 from sample_traces.simulator.machine import MPI_POINT_TO_POINT
@@ -24,7 +23,6 @@ from tests.support.changed_programs import PAIRS
 from tests.support.changes import (
     recorded,
     step_ns,
-    with_late_gpu,
     without_launching,
     without_slowdown,
 )
@@ -43,8 +41,6 @@ from traceprof.replay.graph.run_graph import measured_steps, replayed_steps, run
 from traceprof.replay.graph.weights import Reading, Variant
 from traceprof.replay.results import Answer
 from traceprof.replay.whatif import answers_to, whatif
-from traceprof.reports.text import plain, renderable
-from traceprof.reports.whatif_text import answers_section
 from traceprof.run.opening import Rank
 
 _MS = 1_000_000
@@ -130,23 +126,6 @@ def test_a_loader_that_is_waited_for(traces: Path) -> None:
     assert 0.85 * 176.7 * _MS < (only.step_ns or 0) < 176.7 * _MS
 
 
-@pytest.mark.long
-def test_a_cropped_window_refuses(traces: Path) -> None:
-    """The queue holds work when the capture begins: how far the host is ahead is unknown."""
-    asked = whatif(traces / "h100x2_command_buffer_full.sqlite").whatif
-    assert "made before the capture" in (asked.refused or "")
-    assert asked.how_to_collect
-    assert all(one.refused and one.step_ns is None for one in asked.answers)
-
-
-def test_clocks_that_disagree_refuse(tmp_path: Path) -> None:
-    """Calls seem to be over before what they waited for: the GPU would not matter at all."""
-    path = with_late_gpu(SAMPLE_FOLDER / "host-sync.sqlite", tmp_path / "t.sqlite", 325 * _MS, 0.01)
-    asked = whatif(path).whatif
-    assert "clocks of host and GPU disagree" in (asked.refused or "")
-    assert all(one.refused and one.step_ns is None for one in asked.answers)
-
-
 def test_a_gpu_that_is_late_by_a_constant_is_replayed(traces: Path) -> None:
     """By 823 ms; off by 0.2 % once its times are moved."""
     asked = whatif(traces / "a100x4_ddp_bucketcap100mb_2021.sqlite", assume=["no-sync"]).whatif
@@ -208,43 +187,6 @@ def test_what_changes_nothing_is_too_small_to_be_told(scenario: str, tmp_path: P
     asked = whatif(path, assume=["no-overlap-slowdown"]).whatif
     (only,) = asked.answers
     assert only.change_ns == pytest.approx(0, abs=0.001 * known(asked.baseline).step_ns)
-
-
-@pytest.mark.long
-def test_a_sample_of_a_long_run_answers_as_all_steps_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "run.sqlite"
-    simulate_ddp(path, gpus=2, steps=16, kernels_per_step=40, seed=3)
-    whole = whatif(path, assume=["no-sync", "communication=0", "kernel:gemm=0.5x"])
-    monkeypatch.setattr("traceprof.replay.graph.steps.MAX_OPERATIONS", 1)
-    some = whatif(path, assume=["no-sync", "communication=0", "kernel:gemm=0.5x"])
-    before, after = known(whole.whatif.baseline), known(some.whatif.baseline)
-    assert before.num_steps == before.num_measured
-    assert after.num_steps < after.num_measured
-    assert after.step_ns == before.step_ns
-    text = plain(renderable([answers_section(some)]))
-    assert f"mean of {after.num_measured}, {after.num_steps} of them replayed" in text
-    assert "replayed)" not in plain(renderable([answers_section(whole)]))
-    for all_steps, of_sample in zip(whole.whatif.answers, some.whatif.answers, strict=True):
-        assert all_steps.refused is None
-        assert of_sample.step_ns == pytest.approx(all_steps.step_ns, abs=0.01 * before.step_ns)
-
-
-def test_kernels_made_faster(tmp_path: Path) -> None:
-    """Half of the compute is gone where compute is all that a step is made of."""
-    path = tmp_path / "run.sqlite"
-    simulate_scenario("healthy", path, seed=0)
-    with closing(analyze(path, options=Options(savings=False))) as analysis:
-        compute = np.median(
-            [step.measures.compute_ns for step in analysis.result.breakdown[0].steps]
-        )
-    asked = whatif(path, assume=["kernel:.=0.5x", "communication=0"]).whatif
-    faster, _, both = asked.answers
-    assert both.assume == "kernel:.=0.5x + communication=0"
-    assert both.is_bound
-    assert not faster.is_bound
-    assert -0.6 * compute < known(faster.change_ns) < -0.3 * compute
 
 
 # -- how assumptions are written ------------------------------------------------------------------

@@ -53,6 +53,8 @@ def test_every_answer_is_that_worked_out_by_hand(tmp_path: Path) -> None:
     assert asked.refused is None
     assert asked.baseline is not None
     assert (asked.baseline.step_ns, asked.baseline.replayed_ns) == (STEP_US * US, STEP_US * US)
+    assert asked.baseline.misfit == 0
+    assert asked.answers[-1].assume == " + ".join(changes_us)
     answers = asked.answers[: len(changes_us)]
     assert {one.assume: one.change_ns for one in answers} == {
         name: change * US for name, change in changes_us.items()

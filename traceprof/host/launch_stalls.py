@@ -186,11 +186,8 @@ def _rows(
     return _joined(parts), tuple(streams), tuple(operations)
 
 
-def _joined(parts: list[Launches]) -> Launches:
-    """Join launches column by column; each column of the parts is freed once it is joined."""
-    columns = [list(column) for column in zip(*parts, strict=True)]
-    parts.clear()
-    return Launches(*(np.concatenate(columns.pop(0)) for _ in Launches._fields))
+def _joined(parts: Sequence[Launches]) -> Launches:
+    return Launches(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _launches_of(group: Operations, call: Int64, stream: Int32) -> Launches:

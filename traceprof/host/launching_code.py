@@ -209,17 +209,14 @@ def _of_profiler(rank: Rank, texts: _Texts) -> list[_Spans]:
     for code, is_operator in zip(tables, (True, False), strict=True):
         if code is None:
             continue
-        kind_of, number_of = {}, {}
-        for name in code.packed_name.distinct.tolist():
-            kind, text = (
-                (_OPERATOR, code.names[name]) if is_operator else _of_python(code.names[name])
-            )
-            kind_of[name] = kind
-            number_of[name] = _number(texts[kind], text) if kind >= 0 else -1
-        names = np.array(sorted(kind_of), np.int64)
+        names = code.packed_name.distinct
+        known = [
+            (_OPERATOR, name) if is_operator else _of_python(name)
+            for name in (code.names[key] for key in names.tolist())
+        ]
+        of_name = [(kind, _number(texts[kind], text) if kind >= 0 else -1) for kind, text in known]
         place = code.packed_name.places_in(names)
-        kinds = np.array([kind_of[name] for name in names.tolist()], np.int64)[place]
-        numbers = np.array([number_of[name] for name in names.tolist()], np.int64)[place]
+        kinds, numbers = np.array(of_name, np.int64).reshape(-1, 2)[place].T
         rows = np.flatnonzero(kinds >= 0)
         sequence = np.full(len(rows), NULL) if code.sequence is None else code.sequence.at(rows)
         parts.append(

@@ -204,13 +204,14 @@ def _of_host(rank: CpuRank, window: Window) -> Arrivals:
     def of_calls(values: Iterable[int]) -> Int64:
         return np.fromiter(values, np.int64, len(calls))[kind]
 
-    is_one_sided = [call.operation in ONE_SIDED for call in calls]
-    # Both sides are one operation, as NCCL's kernels are named.
-    names = (
-        EXCHANGE if one_sided else call.operation
-        for call, one_sided in zip(calls, is_one_sided, strict=True)
+    operation = of_calls(_HOST_OPERATIONS.index(call.operation) for call in calls)
+    peer = of_calls(call.fields.peer for call in calls)
+    direction = np.select(
+        [operation == _HOST_OPERATIONS.index(name) for name in ONE_SIDED], [1, 2], UNKNOWN
     )
-    operation = of_calls(_HOST_OPERATIONS.index(name) for name in names)
+    is_rooted = are_one_of(operation, _HOST_OPERATIONS, ROOTED)
+    # Both sides are one operation, as NCCL's kernels are named.
+    operation = np.where(direction > 0, _HOST_OPERATIONS.index(EXCHANGE), operation)
     unknown, none = np.full(len(known), UNKNOWN, np.int64), np.zeros(len(known), np.int64)
     spent = _spent_on_host(rank, np.concatenate((start, end)))
     return Arrivals(
@@ -231,16 +232,10 @@ def _of_host(rank: CpuRank, window: Window) -> Arrivals:
         ),
         stream=none,
         sequence=work.operations.sequence[known],
-        peer=of_calls(
-            call.fields.peer if one_sided else UNKNOWN
-            for call, one_sided in zip(calls, is_one_sided, strict=True)
-        ),
-        root=of_calls(call.fields.peer if call.operation in ROOTED else UNKNOWN for call in calls),
+        peer=np.where(direction > 0, peer, UNKNOWN),
+        root=np.where(is_rooted, peer, UNKNOWN),
         peer_in_communicator=unknown,
-        direction=of_calls(
-            (1 if call.operation == "Send" else 2) if one_sided else UNKNOWN
-            for call, one_sided in zip(calls, is_one_sided, strict=True)
-        ),
+        direction=direction,
         world_size=of_calls(call.fields.world_size for call in calls),
         called_ns=unknown,
         launch_ns=unknown,

@@ -203,8 +203,6 @@ class ProcessPart(Record, frozen=True):
 
     def moved(self, by: int) -> ProcessPart:
         """Return the same part with `by` nodes of other processes before its own."""
-        if by == 0:
-            return self
         steps_by_rank = [
             replace(
                 rank_steps,
