@@ -19,6 +19,11 @@ STARTS = np.cumsum(RNG.integers(MS, 3 * MS, 30)).tolist()
 ENDS = [start + MS // 2 for start in STARTS]
 
 
+def cut(rank: int, first: int = 0, stop: int = 30, **how: Any) -> Arrivals:
+    """Return a rank whose capture holds some of the operations."""
+    return arrivals(rank, STARTS[first:stop], ENDS[first:stop], **how)
+
+
 def found(*ranks: Arrivals, machines: Sequence[int] | None = None) -> list[Group | Unmatched]:
     domains = machines or list(range(len(ranks)))
     groups, unmatched = match(list(ranks), [0] * len(ranks), list(domains), [0] * len(ranks))
@@ -32,8 +37,8 @@ def one_group(*ranks: Arrivals, machines: Sequence[int] | None = None) -> Group:
 
 
 def test_labels_need_no_order() -> None:
-    first = arrivals(0, STARTS[:20], ENDS[:20], group="0", sequence=range(20), bytes=8)
-    second = arrivals(1, STARTS[5:], ENDS[5:], group="0", sequence=range(5, 30), bytes=8)
+    first = cut(0, 0, 20, group="0", sequence=range(20), bytes=8)
+    second = cut(1, 5, group="0", sequence=range(5, 30), bytes=8)
     group = one_group(first, second)
     assert (group.name, group.source, group.members) == ("group 0", "labels", (0, 1))
     assert group.place.tolist() == [[5 + index, index] for index in range(15)]
@@ -43,8 +48,8 @@ def test_labels_need_no_order() -> None:
 
 def test_numbers_that_are_far_apart_take_no_memory() -> None:
     last = (1 << 62) - 1  # as of a counter that was damaged or began anew
-    first = arrivals(0, STARTS, ENDS, group="0", sequence=[*range(29), last], bytes=8)
-    second = arrivals(1, STARTS, ENDS, group="0", sequence=[*range(1, 29), 1 << 40, last], bytes=8)
+    first = cut(0, group="0", sequence=[*range(29), last], bytes=8)
+    second = cut(1, group="0", sequence=[*range(1, 29), 1 << 40, last], bytes=8)
     tracemalloc.start()
     try:
         (group,) = found(first, second)
@@ -57,9 +62,9 @@ def test_numbers_that_are_far_apart_take_no_memory() -> None:
 
 
 def test_captures_that_begin_at_different_operations_are_lined_up() -> None:
-    first = arrivals(0, STARTS[:25], ENDS[:25], communicator="0x5", bytes=8)
-    second = arrivals(1, STARTS[3:], ENDS[3:], communicator="0x5", bytes=8)
-    third = arrivals(2, STARTS[1:20], ENDS[1:20], communicator="0x5", bytes=8)
+    first = cut(0, 0, 25, communicator="0x5", bytes=8)
+    second = cut(1, 3, communicator="0x5", bytes=8)
+    third = cut(2, 1, 20, communicator="0x5", bytes=8)
     group = one_group(first, second, third)
     assert group.source == "communicator"
     of = dict(zip(group.members, group.place.T.tolist(), strict=True))
@@ -70,27 +75,27 @@ def test_captures_that_begin_at_different_operations_are_lined_up() -> None:
 
 
 def test_without_a_name_the_order_tells() -> None:
-    first = arrivals(0, STARTS, ENDS)
-    second = arrivals(1, STARTS[:28], ENDS[:28], operation="AllReduce")
-    other = arrivals(2, STARTS, ENDS, operation="AllGather")
+    first = cut(0)
+    second = cut(1, 0, 28, operation="AllReduce")
+    other = cut(2, operation="AllGather")
     group = one_group(first, second, other)
     assert (group.name, group.source, group.members) == (None, "order", (0, 1))
 
 
 def test_what_was_launched_before_the_capture_is_no_group_of_its_own() -> None:
     labelled = [-1, *range(29)]
-    first = arrivals(0, STARTS, ENDS, group="0", sequence=labelled)
+    first = cut(0, group="0", sequence=labelled)
     groups = [0 if label >= 0 else -1 for label in labelled]
     first = replace(first, group=np.array(groups, np.int64))
-    second = arrivals(1, STARTS[1:], ENDS[1:], group="0", sequence=range(29))
+    second = cut(1, 1, group="0", sequence=range(29))
     group = one_group(first, second)
     assert group.source == "labels"
     assert len(group) == 29
 
 
 def test_sizes_that_differ_are_given_up() -> None:
-    first = arrivals(0, STARTS, ENDS, group="0", sequence=range(30), bytes=8)
-    second = arrivals(1, STARTS, ENDS, group="0", sequence=range(30), bytes=16)
+    first = cut(0, group="0", sequence=range(30), bytes=8)
+    second = cut(1, group="0", sequence=range(30), bytes=16)
     (given_up,) = found(first, second)
     assert isinstance(given_up, Unmatched)
     assert given_up.ranks == (0, 1)
@@ -99,9 +104,7 @@ def test_sizes_that_differ_are_given_up() -> None:
 
 def test_parts_of_a_gather_may_differ() -> None:
     first, second = (
-        arrivals(
-            rank, STARTS, ENDS, operation="AllGather", group="0", sequence=range(30), bytes=size
-        )
+        cut(rank, operation="AllGather", group="0", sequence=range(30), bytes=size)
         for rank, size in enumerate((8, 16))
     )
     group = one_group(first, second)
@@ -109,9 +112,9 @@ def test_parts_of_a_gather_may_differ() -> None:
 
 
 def test_what_cannot_be_lined_up_is_said() -> None:
-    first = arrivals(0, STARTS, ENDS, communicator="0x5", bytes=8)
-    second = arrivals(1, STARTS, ENDS, communicator="0x5", bytes=8)
-    third = arrivals(2, STARTS, ENDS, communicator="0x5", bytes=24)
+    first = cut(0, communicator="0x5", bytes=8)
+    second = cut(1, communicator="0x5", bytes=8)
+    third = cut(2, communicator="0x5", bytes=24)
     group, lost = found(first, second, third)
     assert isinstance(group, Group)
     assert group.members == (0, 1)
@@ -131,14 +134,9 @@ def test_one_operation_that_differs_does_not_spoil_a_hundred() -> None:
 
 
 def test_sends_meet_receives() -> None:
-    sends = arrivals(
-        0, STARTS, ENDS, operation="SendRecv", group="pp", direction=1, peer=1, bytes=8,
-        sequence=range(30),
-    )  # fmt: skip
-    receives = arrivals(
-        1, STARTS[2:], ENDS[2:], operation="SendRecv", group="pp", direction=2, peer=0, bytes=8,
-        sequence=range(2, 30),
-    )  # fmt: skip
+    how: dict[str, Any] = {"operation": "SendRecv", "group": "pp", "bytes": 8}
+    sends = cut(0, direction=1, peer=1, sequence=range(30), **how)
+    receives = cut(1, 2, direction=2, peer=0, sequence=range(2, 30), **how)
     group = one_group(sends, receives)
     assert group.members == (0, 1)
     assert group.place.tolist() == [[index + 2, index] for index in range(28)]
@@ -148,9 +146,9 @@ def test_sends_meet_receives() -> None:
 def test_peers_are_told_by_their_place_in_the_communicator() -> None:
     how: dict[str, Any] = {"operation": "SendRecv", "communicator": "0x5", "bytes": 8}
     ranks = [
-        arrivals(4, STARTS, ENDS, direction=1, peer_in_communicator=2, **how),
-        arrivals(5, STARTS[:9], ENDS[:9], direction=1, peer_in_communicator=0, **how),
-        arrivals(6, STARTS[2:], ENDS[2:], direction=2, peer_in_communicator=0, **how),
+        cut(4, direction=1, peer_in_communicator=2, **how),
+        cut(5, 0, 9, direction=1, peer_in_communicator=0, **how),
+        cut(6, 2, direction=2, peer_in_communicator=0, **how),
     ]
     group = one_group(*ranks)
     assert (group.source, group.members) == ("communicator", (0, 2))
@@ -158,7 +156,7 @@ def test_peers_are_told_by_their_place_in_the_communicator() -> None:
 
 
 def test_two_ranks_that_do_not_say_whom_they_send_to_send_to_each_other() -> None:
-    ranks = [arrivals(rank, STARTS, ENDS, operation="SendRecv", report=0) for rank in range(3)]
+    ranks = [cut(rank, operation="SendRecv", report=0) for rank in range(3)]
     group = one_group(*ranks[:2], machines=[0, 0])
     assert group.source == "order"
     (given_up,) = found(*ranks, machines=[0, 0, 0])
@@ -230,14 +228,14 @@ def test_sides_of_sends_that_may_be_others(
 
 
 def test_reports_of_two_runs_are_not_matched() -> None:
-    ranks = [arrivals(rank, STARTS, ENDS, group="0", sequence=range(30)) for rank in range(4)]
+    ranks = [cut(rank, group="0", sequence=range(30)) for rank in range(4)]
     groups, unmatched = match(ranks, [0] * 4, [0, 1, 2, 3], [0, 0, 1, 1])
     assert [group.members for group in groups] == [(0, 1), (2, 3)]
     assert not unmatched
 
 
 def test_one_rank_alone_is_no_group() -> None:
-    assert found(arrivals(0, STARTS, ENDS, group="0", sequence=range(30))) == []
+    assert found(cut(0, group="0", sequence=range(30))) == []
     assert found(arrivals(0, [], []), arrivals(1, [], [])) == []
 
 
@@ -311,10 +309,10 @@ def test_spread_is_about_a_line() -> None:
 
 
 def test_groups_without_numbers_are_counted() -> None:
-    first = arrivals(0, STARTS[:25], ENDS[:25], group="dp", bytes=8, world_size=3)
-    second = arrivals(1, STARTS[3:], ENDS[3:], group="dp", bytes=8, world_size=3)
-    third = arrivals(2, STARTS, ENDS, group="dp", bytes=8, world_size=3)
-    other = arrivals(3, STARTS, ENDS, group="tp", bytes=8)
+    first = cut(0, 0, 25, group="dp", bytes=8, world_size=3)
+    second = cut(1, 3, group="dp", bytes=8, world_size=3)
+    third = cut(2, group="dp", bytes=8, world_size=3)
+    other = cut(3, group="tp", bytes=8)
     group = one_group(first, second, third, other)
     assert (group.name, group.num_ranks) == ("group dp", 3)
     of = dict(zip(group.members, group.place.T.tolist(), strict=True))

@@ -89,34 +89,26 @@ def test_it_is_imported_again_by_the_importer_of_nsys(installed: Path, tmp_path:
     assert not [*folder.glob("*.qdstrm")]
 
 
-def test_an_importer_that_fails_leaves_what_was_recorded(installed: Path, tmp_path: Path) -> None:
-    program(installed / "host-linux-x64" / "QdstrmImporter", FAILS)
-    folder, reports, said = recorded(tmp_path)
+@pytest.mark.parametrize(
+    ("importer", "said", "not_said"),
+    [
+        (FAILS, "that failed, too: the file is damaged", "nothing was recorded"),
+        (DROPS, UNKNOWN_CALL, "record again"),
+        (None, "QdstrmImporter, in the folder host-linux-x64", "imports it again"),
+        (None, UNKNOWN_CALL, "imports it again"),
+    ],
+)
+def test_what_is_not_imported_is_left(
+    installed: Path, tmp_path: Path, importer: str | None, said: str, not_said: str
+) -> None:
+    if importer is not None:
+        program(installed / "host-linux-x64" / "QdstrmImporter", importer)
+    folder, reports, told = recorded(tmp_path)
     (left,) = folder.glob("*.qdstrm")
     assert left.read_text() == RECORDED
-    assert reports == []
-    assert "that failed, too: the file is damaged" in said
-    assert "nothing was recorded" not in said
-
-
-def test_an_nsys_older_than_cuda_is_named_and_its_report_is_not_used(
-    installed: Path, tmp_path: Path
-) -> None:
-    program(installed / "host-linux-x64" / "QdstrmImporter", DROPS)
-    folder, reports, said = recorded(tmp_path)
-    assert [*folder.glob("*.qdstrm")]
     assert (reports, [*folder.glob("*.nsys-rep")]) == ([], [])
-    assert UNKNOWN_CALL in said
-    assert "record again" not in said
-
-
-@pytest.mark.usefixtures("installed")
-def test_without_an_importer_it_says_where_to_look(tmp_path: Path) -> None:
-    folder, reports, said = recorded(tmp_path)
-    assert [*folder.glob("*.qdstrm")]
-    assert reports == []
-    assert "QdstrmImporter, in the folder host-linux-x64" in said
-    assert UNKNOWN_CALL in said
+    assert said in told
+    assert not_said not in told
 
 
 @pytest.mark.parametrize("library", ["", "usr/lib/nsight-systems", "lib/nsight-systems"])

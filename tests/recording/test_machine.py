@@ -1,6 +1,7 @@
 """The facts about a machine: of the system and of `nvidia-smi`."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,42 +29,41 @@ from traceprof.recording.nvidia_smi import (
 from traceprof.run.machines import Cores, Gpu
 
 
-def written(root: Path, name: str, text: str) -> Path:
-    file = root / name
-    file.parent.mkdir(parents=True)
-    file.write_text(text)
+def system(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
     return root
 
 
+PARAMETERS = "proc/driver/nvidia/params"
+PARANOID = "proc/sys/kernel/perf_event_paranoid"
+
+
 @pytest.mark.parametrize(
-    ("value", "is_restricted"), [("0", False), ("1", True), (None, None)], ids=str
+    ("read", "file", "text", "expected"),
+    [
+        (counters_restricted, PARAMETERS, "DeviceFileMode: 438\nRmProfilingAdminOnly: 0", False),
+        (counters_restricted, PARAMETERS, "RmProfilingAdminOnly: 1\nDeviceFileMode: 438", True),
+        (counters_restricted, PARAMETERS, "DeviceFileMode: 438", None),
+        (paranoid_level, PARANOID, "-1\n", -1),
+        (paranoid_level, PARANOID, "2\n", 2),
+        (paranoid_level, PARANOID, "", None),
+        (paranoid_level, PARANOID, "x", None),
+        (ptrace_scope, "proc/sys/kernel/yama/ptrace_scope", "1\n", 1),
+    ],
 )
-def test_counters_are_for_administrators_if_the_driver_says_so(
-    tmp_path: Path, value: str | None, is_restricted: bool | None
+def test_what_files_of_the_system_say(
+    read: Callable[[Path], object], file: str, text: str, expected: object, tmp_path: Path
 ) -> None:
-    lines = ["ModifyDeviceFiles: 1", "DeviceFileMode: 438"]
-    if value is not None:
-        lines.append(f"RmProfilingAdminOnly: {value}")
-    root = written(tmp_path, "proc/driver/nvidia/params", "\n".join(lines))
-    assert counters_restricted(root) is is_restricted
-
-
-@pytest.mark.parametrize(("text", "level"), [("-1\n", -1), ("2\n", 2), ("", None), ("x", None)])
-def test_the_kernel_says_what_may_be_sampled(tmp_path: Path, text: str, level: int | None) -> None:
-    assert paranoid_level(written(tmp_path, "proc/sys/kernel/perf_event_paranoid", text)) == level
+    assert read(system(tmp_path, {file: text})) is expected
+    assert read(tmp_path / "bare") is None
 
 
 def test_up_to_level_2_own_processes_may_be_sampled() -> None:
     levels = (None, 2, 3)
     assert [permits_sampling(level, is_root=False) for level in levels] == [None, True, False]
     assert [permits_sampling(level, is_root=True) for level in levels] == [True] * 3
-
-
-def test_a_machine_without_any_of_it(tmp_path: Path) -> None:
-    assert ptrace_scope(written(tmp_path, "proc/sys/kernel/yama/ptrace_scope", "1\n")) == 1
-    bare = tmp_path / "bare"
-    assert (paranoid_level(bare), ptrace_scope(bare), counters_restricted(bare)) == (None,) * 3
-    assert network_cards(bare) == ()
 
 
 def test_network_cards_are_listed_by_name(tmp_path: Path) -> None:
@@ -73,18 +73,12 @@ def test_network_cards_are_listed_by_name(tmp_path: Path) -> None:
     (tmp_path / "proc/driver/nvidia/version").touch()
     machine = look_at_machine(may_sample=True, root=tmp_path)
     assert machine.network_cards == ("mlx5_0", "mlx5_1")
+    assert network_cards(tmp_path / "bare") == ()
     assert machine.has_gpu
 
 
 V2 = {"proc/self/cgroup": "0::/jobs/step1\n"}
 STAT = "usage_usec 5\nnr_periods 40\nnr_throttled 7\nthrottled_usec 1500\n"
-
-
-def system(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
 
 
 @pytest.mark.parametrize(

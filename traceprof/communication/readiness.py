@@ -65,9 +65,11 @@ def operations_on(rank: Rank, streams: Int64) -> StreamOperations:
         at = np.flatnonzero(group.packed_stream.isin(streams.tolist()))
         call = places(place, launched_by[at])
         stream = group.packed_stream.at(at)
-        parts.append((at + before, stream, group.start_ns[at], group.ends(at), call))
+        parts.append(
+            StreamOperations(at + before, stream, group.start_ns[at], group.ends(at), call)
+        )
         before += len(group)
-    return StreamOperations(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    return StreamOperations.joined(parts)
 
 
 def times_of(rank: Rank, index: Int64) -> tuple[Int64, Int64]:

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from msgspec import field
+from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.host.host_waits import is_pageable
@@ -40,8 +41,8 @@ Source = Literal["overhead-records", "inferred"]
 _NO_CORRELATION = (NULL, 0)  # no call launched it: for example a migration of managed memory
 
 
-class Launches(NamedTuple):
-    """Launches, or operations one by one: arrays of one length."""
+class Launches(Rows, frozen=True):
+    """Launches, or operations one by one."""
 
     call: Int64  # index into the calls, -1 if the capture has none
     start_ns: Int64  # the first operation's start, BEYOND_NS where it was not recorded
@@ -49,11 +50,6 @@ class Launches(NamedTuple):
     stream: Int32  # index into `LaunchQueue.streams`, -1 if the operation was not recorded
     takes_place: Mask  # bool, whether it counts in its stream's queue: all but host copies
     is_pageable: Mask  # bool, whether it copies from or to pageable memory
-
-    def at(self, chosen: Mask | Int64) -> Launches:
-        """Return the chosen launches."""
-        rows = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
-        return Launches._make(column.take(rows) for column in self)
 
 
 class LaunchQueue(Record, frozen=True, eq=False):
@@ -160,9 +156,9 @@ def _build(rank: Rank) -> LaunchQueue:
     launches = _by_call(rows, operations, len(calls))
     unrecorded = _unrecorded(launches, calls)
     if len(unrecorded.call):
-        launches = _joined([launches, unrecorded])
+        launches = Launches.joined([launches, unrecorded])
     order = np.argsort(np.append(calls.start_ns, -BEYOND_NS)[launches.call], kind="stable")
-    return LaunchQueue(calls, launches.at(order), streams, operations)
+    return LaunchQueue(calls, launches.chosen(order), streams, operations)
 
 
 def _rows(
@@ -183,11 +179,7 @@ def _rows(
             parts.append(_launches_of(group, call, stream))
         streams += [(key.device, number) for number in numbers.tolist()]
         operations += groups
-    return _joined(parts), tuple(streams), tuple(operations)
-
-
-def _joined(parts: Sequence[Launches]) -> Launches:
-    return Launches(*map(np.concatenate, zip(*parts, strict=True)))
+    return Launches.joined(parts), tuple(streams), tuple(operations)
 
 
 def _launches_of(group: Operations, call: Int64, stream: Int32) -> Launches:
@@ -217,15 +209,16 @@ def _by_call(rows: Launches, operations: Sequence[Operations], num_calls: int) -
         kept = has_call
         kept[orphans] = was_queued
         _, by_id = np.unique(ids[was_queued], return_inverse=True)
-        rows = rows.at(kept)
+        rows = rows.chosen(kept)
         key = rows.call.copy()
         key[key < 0] = num_calls + by_id.reshape(-1)
     if len(key) == 0 or np.bincount(key).max() == 1:
         return rows
     order = np.lexsort((rows.start_ns, key))
-    rows, key = rows.at(order), key[order]
+    rows, key = rows.chosen(order), key[order]
     begins = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
-    return rows.at(begins)._replace(
+    return replace(
+        rows.chosen(begins),
         end_ns=np.maximum.reduceat(rows.end_ns, begins),
         takes_place=np.logical_or.reduceat(rows.takes_place, begins),
         is_pageable=np.logical_or.reduceat(rows.is_pageable, begins),

@@ -31,7 +31,6 @@ from traceprof.host.host_waits import is_pageable
 from traceprof.host.thread_evidence import calls_named, host_evidence, launches_of
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.rank import Rank
-from traceprof.structs import Record
 from traceprof.trace.columns import Column, Rows
 from traceprof.trace.grouping import are_first, distinct_values, is_in, sorted_in_groups
 from traceprof.trace.model.host import ApiCalls, HostCode
@@ -43,7 +42,7 @@ _BLOCK_ROWS = 1 << 10
 _MAX_BUSY = 0.1  # of a silence, that other threads of the process may have events for
 
 
-class HostEvents(Record, frozen=True):
+class HostEvents(Rows, frozen=True):
     """CUDA calls, operators and the host gaps between them, in no order."""
 
     start_ns: Int64
@@ -126,11 +125,7 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
     events = HostEvents(start, end, own, thread, name, chosen)
     if operators is None or len(chosen) < len(calls) + len(operators):
         return events
-    silences = _silences(rank, events, roots)
-    columns = (
-        (getattr(events, field), getattr(silences, field)) for field in HostEvents.__struct_fields__
-    )
-    return HostEvents(*map(np.concatenate, columns))
+    return HostEvents.joined((events, _silences(rank, events, roots)))
 
 
 def _joined(chosen: Int64, columns: Sequence[Column]) -> Int64:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from traceprof.ranks.pipelines import (
     schedule_of,
 )
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values
+from traceprof.trace.grouping import groups
 
 
 class Meetings(Record, frozen=True):
@@ -53,64 +54,62 @@ def meetings_of(
     offset = dict(zip(pipeline.members, limits.tolist(), strict=False))
     nothing = np.empty((0, 2), np.int64)
     transfer, inputs, outputs = [nothing[:, 0]], [nothing], [nothing]
-    chains = [_chains(pipeline)] if pipeline.messages else [nothing]
-    num = 0
-    for (source, destination), messages in pipeline.messages.items():
-        numbers = np.arange(num, num + len(messages))
-        num += len(messages)
-        transfer.append(messages.transfer_ns)
-        for place, ends in ((source, messages.producer), (destination, messages.follows)):
-            known = ends >= 0
-            inputs.append(np.stack((offset[place] + ends[known], numbers[known]), axis=1))
-        for place, ends in ((destination, messages.consumer), (source, messages.holds)):
-            known = ends >= 0
-            outputs.append(np.stack((numbers[known], offset[place] + ends[known]), axis=1))
-    for took, sides in _collectives(pipeline, ranks, arrivals, passes):
+    chains = [nothing, *_chains(pipeline)]
+    num, num_messages = 0, sum(map(len, pipeline.messages.values()))
+    for took, before, after in (
+        *_messages(pipeline),
+        *_collectives(pipeline, ranks, arrivals, passes),
+    ):
         numbers = np.arange(num, num + len(took))
-        num += len(took)
         transfer.append(took)
-        if are_in_order:
+        if are_in_order and num >= num_messages:
             chains.append(np.stack((numbers[:-1], numbers[1:]), axis=1))
-        for member, last, following in sides:
+        for member, last in before:
             known = last >= 0
             inputs.append(np.stack((offset[member] + last[known], numbers[known]), axis=1))
+        for member, following in after:
             known = following >= 0
             outputs.append(np.stack((numbers[known], offset[member] + following[known]), axis=1))
+        num += len(took)
     return Meetings(*map(np.concatenate, (transfer, chains, inputs, outputs)))
 
 
-def _chains(pipeline: Pipeline) -> Int64:
-    """Pairs of messages that follow each other, int64[n, 2].
+_Side: TypeAlias = "tuple[int, Int64]"  # index of a rank, and its passes; -1 for none
+_Handovers: TypeAlias = "tuple[Int64, Sequence[_Side], Sequence[_Side]]"
+"""How long handovers take, and the passes before and after them on each side."""
+
+
+def _messages(pipeline: Pipeline) -> Iterator[_Handovers]:
+    for (source, destination), way in pipeline.messages.items():
+        before = (source, way.producer), (destination, way.follows)
+        yield way.transfer_ns, before, ((destination, way.consumer), (source, way.holds))
+
+
+def _chains(pipeline: Pipeline) -> Iterator[Int64]:
+    """Pairs of messages that follow each other, int64[n, 2] each.
 
     Messages from one stage to another move one after the other, and so do those that one stream
     receives. A GPU whose copies never overlap makes them one after the other, whatever their end.
     """
     ways = list(pipeline.messages.values())
-    first = np.cumsum([0, *map(len, ways)])
-    numbers = [np.arange(low, high) for low, high in pairwise(first)]
-    chains = [np.stack((of_way[:-1], of_way[1:]), axis=1) for of_way in numbers]
-    for member in pipeline.members:
-        copies = [at for at, way in enumerate(ways) if way.are_copies and way.source == member]
-        came = [
-            at for at, way in enumerate(ways) if not way.are_copies and way.destination == member
-        ]
-        streams = distinct_values(np.concatenate([ways[at].stream for at in came] or [first[:0]]))
-        queues = [(copies, None), *((came, stream) for stream in streams.tolist())]
-        for chosen, stream in queues:
-            if len(chosen) < 2:
-                continue
-            rows = np.concatenate([numbers[at] for at in chosen])
-            start, end = (
-                np.concatenate([getattr(ways[at], name) for at in chosen])
-                for name in ("start_ns" if stream is None else "came_ns", "end_ns")
-            )
-            if stream is not None:
-                of_stream = np.concatenate([ways[at].stream for at in chosen]) == stream
-                rows, start, end = rows[of_stream], start[of_stream], end[of_stream]
-            order = np.argsort(start, kind="stable")
-            if (start[order][1:] >= end[order][:-1]).all():
-                chains.append(np.stack((rows[order][:-1], rows[order][1:]), axis=1))
-    return np.concatenate(chains)
+    for low, high in pairwise(np.cumsum([0, *map(len, ways)]).tolist()):
+        yield np.stack((np.arange(low, high - 1), np.arange(low + 1, high)), axis=1)
+    if not ways:
+        return
+    columns = [
+        (
+            np.full(len(way), way.source if way.are_copies else way.destination),
+            way.stream,  # -1 of copies
+            way.start_ns if way.are_copies else way.came_ns,
+            way.end_ns,
+        )
+        for way in ways
+    ]
+    owner, stream, start, end = map(np.concatenate, zip(*columns, strict=True))
+    for rows in groups(owner, stream):
+        in_time = rows[np.argsort(start[rows], kind="stable")]
+        if (start[in_time][1:] >= end[in_time][:-1]).all():
+            yield np.stack((in_time[:-1], in_time[1:]), axis=1)
 
 
 def _collectives(
@@ -118,15 +117,14 @@ def _collectives(
     ranks: RankComparison,
     arrivals: Sequence[Arrivals],
     passes: Sequence[RankPasses],
-) -> Iterator[tuple[Int64, list[tuple[int, Int64, Int64]]]]:
-    """Times of operations of several stages, with the passes before and after them."""
+) -> Iterator[_Handovers]:
     for waits in ranks.waits:
         group = waits.group
         columns = [at for at, member in enumerate(group.members) if member in pipeline.members]
         if len(columns) < 2 or group.source == "mpi" or group.is_one_of(BETWEEN_TWO).any():
             continue
         rows = np.flatnonzero((group.place[:, columns] >= 0).all(axis=1))
-        sides, took = [], []
+        before, after, took = [], [], []
         for column in columns:
             member = group.members[column]
             arrival, stage = arrivals[member], passes[member]
@@ -134,10 +132,11 @@ def _collectives(
             following = np.searchsorted(stage.launched_ns, arrival.called_ns[at])
             starts = np.append(stage.start_ns, 0)[following]
             waits_for = starts >= arrival.end_ns[at] - ROUNDED_NS
-            sides.append((member, following - 1, np.where(waits_for, following, -1)))
+            before.append((member, following - 1))
+            after.append((member, np.where(waits_for, following, -1)))
             took.append(arrival.end_ns[at] - arrival.start_ns[at])
         if len(rows):
-            yield np.min(took, axis=0), sides
+            yield np.min(took, axis=0), before, after
 
 
 class Walk:

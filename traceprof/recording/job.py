@@ -28,7 +28,7 @@ _PYTHON_WITH_VALUE = {"-W", "-X", "--check-hash-based-pycs"}
 class _Launcher(NamedTuple):
     """Options of a launcher, to be read up to the script; `_` in them is written `-`."""
 
-    alone: frozenset[str]  # options without a value; all others have one
+    alone: re.Pattern[str]  # options without a value; all others have one
     num_nodes: tuple[str, str]  # the option for the number of nodes, and its default
     node: tuple[str, str]  # the same of this node's number
     # other versions have options that are unknown here, so that only a word that looks like a
@@ -38,42 +38,17 @@ class _Launcher(NamedTuple):
 
 
 _TORCHRUN = _Launcher(
-    frozenset({"--standalone", "--no-python", "--run-path", "--use-env", "-h", "--help"}),
+    re.compile(r"--(?:standalone|no-python|run-path|use-env|help)|-h"),
     ("--nnodes", "PET_NNODES"),
     ("--node-rank", "PET_NODE_RANK"),
     may_have_others=False,
 )
 _ACCELERATE = _Launcher(
-    frozenset(
-        {
-            "--cpu",
-            "--debug",
-            "--downcast-bf16",
-            "--dynamo-use-dynamic",
-            "--dynamo-use-fullgraph",
-            "--dynamo-use-regional-compilation",
-            "--enable-cpu-affinity",
-            "--fp16",
-            "--fp8-use-autocast-during-eval",
-            "--help",
-            "--ipex",
-            "--multi-gpu",
-            "--no-python",
-            "--no-tpu-cluster",
-            "--quiet",
-            "--same-network",
-            "--tpu",
-            "--tpu-cluster",
-            "--tpu-use-sudo",
-            "--use-deepspeed",
-            "--use-fsdp",
-            "--use-megatron-lm",
-            "--use-mps-device",
-            "--use-parallelism-config",
-            "--use-xpu",
-            "-h",
-            "-q",
-        }
+    re.compile(
+        r"--(?:cpu|debug|downcast-bf16|dynamo-use-(?:dynamic|fullgraph|regional-compilation)"
+        r"|enable-cpu-affinity|fp16|fp8-use-autocast-during-eval|help|ipex|multi-gpu|no-python"
+        r"|no-tpu-cluster|quiet|same-network|tpu|tpu-cluster|tpu-use-sudo|use-deepspeed|use-fsdp"
+        r"|use-megatron-lm|use-mps-device|use-parallelism-config|use-xpu)|-[hq]"
     ),
     ("--num-machines", ""),
     ("--machine-rank", ""),
@@ -82,12 +57,9 @@ _ACCELERATE = _Launcher(
 """Of accelerate 1.15, and of older versions."""
 
 _DEEPSPEED = _Launcher(
-    frozenset(
-        {
-            *("--no-python", "--no-local-rank", "--no-ssh", "--no-ssh-check"),
-            *("--force-multi", "--save-pid", "--bind-cores-to-rank", "--elastic-training"),
-            *("--help", "-h"),
-        }
+    re.compile(
+        r"--(?:no-(?:python|local-rank|ssh|ssh-check)|force-multi|save-pid|bind-cores-to-rank"
+        r"|elastic-training|help)|-h"
     ),
     ("", ""),  # started once, it starts the other nodes itself
     ("", ""),
@@ -191,7 +163,7 @@ def _launched(
         name = "--" + name.lstrip("-").replace("_", "-") if name.startswith("--") else name
         if name in {"-m", "--module"}:
             break
-        if name in launcher.alone:
+        if launcher.alone.fullmatch(name):
             values[name] = ""
             i += 1
         elif equals or (not name.startswith("--") and len(name) > 2):  # -r3

@@ -54,6 +54,14 @@ class Rows(Record, frozen=True):
         columns = astuple(self)
         return type(self)(*(one[rows] if isinstance(one, np.ndarray) else one for one in columns))
 
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the rows of all parts, one part after the other; other fields are the first's."""
+        columns = zip(*map(astuple, parts), strict=True)
+        return cls(
+            *(np.concatenate(one) if isinstance(one[0], np.ndarray) else one[0] for one in columns)
+        )
+
 
 class Column:
     """An int64[n] column, made by `pack` or a `ColumnBuilder`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.host.host_waits import MIN_BLOCKING_NS
@@ -54,7 +55,7 @@ class HostCalls(Rows, frozen=True):
         return place.take(call)
 
 
-class GpuWork(Record, frozen=True):
+class GpuWork(Rows, frozen=True):
     """The GPU operations of the ranks of a process, by rank and stream, then as launched."""
 
     rank: Int64  # int64[n], the index of the rank among those of the run
@@ -72,12 +73,9 @@ class GpuWork(Record, frozen=True):
     begins_in_call: Mask
     is_to_host: Mask  # bool[n], whether it copies to the host's memory
     is_to_device: Mask  # bool[n], whether it copies from the host's memory to a GPU's
-    # int64[c], operations before which something was left out on their streams: these are taken to
-    # begin when they did, as if nobody had launched them
-    cut: Int64
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
+    # bool[n], whether something before it was left out on its stream: it is taken to begin when it
+    # did, as if nobody had launched it
+    is_cut: Mask
 
     @property
     def length_ns(self) -> Int64:
@@ -214,40 +212,21 @@ def _gpu_work(
         for index, rank in ranks
         for number in range(len(rank.operations.groups))
     ]
-    joined = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
-    rank_of, group, place, start, end, stream, call, kind, blocks, to_host, to_device = joined
-    in_time = np.where(call >= 0, calls.in_time[call] if len(calls) else 0, -1)
-    order = np.lexsort((end, start, in_time, stream, rank_of))
-    changes = np.ones(len(order), np.bool_)
-    changes[1:] = (np.diff(stream[order]) != 0) | (np.diff(rank_of[order]) != 0)
-    call, blocks = call[order], blocks[order].astype(np.bool_)
-    cut = np.empty(0, np.int64)
+    work = GpuWork.joined(parts)
+    in_time = np.append(calls.in_time, -1)[work.call]
+    work = work.chosen(np.lexsort((work.end_ns, work.start_ns, in_time, work.stream, work.rank)))
+    begins = np.ones(len(work), np.bool_)
+    begins[1:] = (np.diff(work.stream) != 0) | (np.diff(work.rank) != 0)
+    call, blocks, start = work.call, work.blocks, work.start_ns
     if span is not None:  # what ran before them on their streams is not known here
-        first = np.flatnonzero(changes)
-        at = order[first]
-        first = first[_are_continued(ranks, rank_of[at], stream[at], start[at] - shift_ns)]
-        cut = first[call[first] >= 0]
+        first = np.flatnonzero(begins)
+        since_ns = start[first] - shift_ns
+        first = first[_are_continued(ranks, work.rank[first], work.stream[first], since_ns)]
+        work.is_cut[first] = call[first] >= 0
         call[first], blocks[first] = -1, False
-    start, kind = start[order], kind[order]
-    in_call = (call >= 0) & (kind == COPY) & ~blocks
-    copies = np.flatnonzero(in_call)
-    in_call[copies] = start[copies] < calls.end_ns[call[copies]] - MIN_BLOCKING_NS
-    return GpuWork(
-        rank_of[order],
-        group[order],
-        place[order],
-        start,
-        end[order],
-        stream[order],
-        np.cumsum(changes) - 1,
-        call,
-        kind,
-        blocks,
-        in_call,
-        to_host[order],
-        to_device[order],
-        cut,
-    )
+    copies = np.flatnonzero((call >= 0) & (work.kind == COPY) & ~blocks)
+    work.begins_in_call[copies] = start[copies] < calls.end_ns[call[copies]] - MIN_BLOCKING_NS
+    return replace(work, chain=np.cumsum(begins) - 1)
 
 
 def _are_continued(
@@ -275,7 +254,7 @@ def _of_group(
     calls: HostCalls,
     shift_ns: int,
     span: tuple[int, int] | None,
-) -> tuple[Int64 | Mask, ...]:
+) -> GpuWork:
     group, launched_by = rank.operations.groups[number], rank.launched_by[number]
     start, call = group.start_ns, calls.place_of(launched_by)
     place = np.arange(len(group), dtype=np.int64)
@@ -285,29 +264,31 @@ def _of_group(
         place = np.flatnonzero(inside)  # before more is made: they are few of many
         start, call = start[place], call[place]
     kind = np.full(len(place), COMPUTE, np.int64)
-    blocks = np.zeros(len(place), np.int64)
-    to_host, to_device = np.zeros(len(place), np.bool_), np.zeros(len(place), np.bool_)
+    blocks, to_host, to_device, in_call, is_cut = np.zeros((5, len(place)), np.bool_)
     if number == 0:
         kind[rank.is_communication_kernel[place]] = COMMUNICATION
     elif number in {1, 2}:
         kind[:] = COPY
     if number == 1:
         kind[rank.is_peer_copy[place]] = COMMUNICATION
-        blocks = _blocks(rank, launched_by)[place].astype(np.int64)
+        blocks = _blocks(rank, launched_by)[place]
         copied = rank.operations.copies.kind[place]
         to_host, to_device = is_in(copied, _TO_HOST), is_in(copied, _TO_DEVICE)
-    return (
+    return GpuWork(
         np.full(len(place), index, np.int64),
         np.full(len(place), number, np.int64),
         place,
         start + shift_ns,
         group.ends(place) + shift_ns,
         group.packed_stream.at(place),
+        0 * place,  # numbered once all are there
         call,
         kind,
         blocks,
+        in_call,
         to_host,
         to_device,
+        is_cut,
     )
 
 

@@ -106,8 +106,7 @@ def facts_of(process: Process, step_limits_ns: Int64, launched_ns: int) -> Proce
     waiting = np.flatnonzero(is_in(calls.thread[waits.call], training))
     call, overs = waits.call[waiting], process.hand_overs
     in_steps = (work.end_ns > launched_ns) & (work.start_ns < limits_ns[1])
-    is_unlaunched = in_steps & (work.call < 0)
-    is_unlaunched[work.cut] = False
+    is_unlaunched = in_steps & (work.call < 0) & ~work.is_cut
     brings_batches = len(process.loading_threads) > 0
     # Equally many batches need as much CPU time: its share of a step is a lower bound of that.
     rank = process.rank

@@ -8,6 +8,7 @@ from functools import reduce
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof import intervals
 from traceprof.analyses.breakdown import BreakdownResult, step_times
 from traceprof.analyses.steps import judged_steps, phases
 from traceprof.intervals import NO_NUMBERS, Int64
@@ -252,13 +253,7 @@ def _last_of_steps(rank: Rank, process: Recorded, own: Int64, source: Int64) -> 
     high = np.searchsorted(called_ns, ranges.end_ns[source])
     if (low == high).any():
         raise CannotReplayError(f"a step of rank {rank.rank} launched no operation")
-    ends = work.end_ns[launched]
-    # reduceat reduces between each index and the next: every other result is between two steps.
-    slices = np.stack((low, high), axis=1).ravel()
-    latest = np.maximum.reduceat(np.append(ends, 0), slices)[::2]
-    step_of = np.repeat(np.arange(len(low)), high - low)
-    inside = np.concatenate([np.arange(*limits) for limits in zip(low, high, strict=True)])
-    is_latest = ends[inside] == latest[step_of]
-    chosen = np.empty(len(low), np.int64)
-    chosen[step_of[is_latest]] = launched[inside[is_latest]]
-    return chosen
+    step_of, inside = intervals.pairs(low, high)
+    order = np.lexsort((work.end_ns[launched[inside]], step_of))
+    is_latest = np.append(np.diff(step_of[order]) != 0, True)
+    return launched[inside[order[is_latest]]]
