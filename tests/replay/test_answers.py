@@ -20,12 +20,7 @@ from sample_traces.simulator.scenarios.runs import simulate_run
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.builders import TraceBuilder
 from tests.support.changed_programs import PAIRS
-from tests.support.changes import (
-    recorded,
-    step_ns,
-    without_launching,
-    without_slowdown,
-)
+from tests.support.changes import recorded, step_ns, without_launching
 from tests.support.databases import change, query
 from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.selection import known, long_after, rows_long_after
@@ -173,20 +168,6 @@ def test_what_mpi_sends_is_waited_for(traces: Path) -> None:
     without_waits, without_kernel_waits, _ = (-(one.change_ns or 0) / _MS for one in asked.answers)
     # All waits of the host cost 109 ms, by its finding.
     assert 0 <= without_kernel_waits <= without_waits <= 109
-
-
-# -- simulated changes ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scenario", long_after(1, ["healthy", "data-loading"]))
-def test_what_changes_nothing_is_too_small_to_be_told(scenario: str, tmp_path: Path) -> None:
-    setup = SCENARIOS[scenario].build(np.random.default_rng(0))
-    assert step_ns(without_slowdown(setup)) == pytest.approx(step_ns(setup.run()), rel=0.001)
-    path = tmp_path / "run.sqlite"
-    simulate_scenario(scenario, path, seed=0)
-    asked = whatif(path, assume=["no-overlap-slowdown"]).whatif
-    (only,) = asked.answers
-    assert only.change_ns == pytest.approx(0, abs=0.001 * known(asked.baseline).step_ns)
 
 
 # -- how assumptions are written ------------------------------------------------------------------
@@ -338,24 +319,6 @@ def test_what_data_loading_costs_is_not_said_where_idle_time_has_no_known_cause(
     assert "may be data loading" in (only.refused or "")
     assert "--cpuctxsw=process-tree" in (only.how_to_collect or "")
     assert [one for one in whatif(path).whatif.answers if one.assume == only.assume] == [only]
-
-
-def test_a_limit_holds_for_a_host_that_no_recorder_slows(tmp_path: Path) -> None:
-    """Where launching takes nearly as long as the GPU's work, it does so under a recorder only."""
-
-    def copying(cost_ns: int, size: int = 12 << 20) -> Setup:
-        host = Host(0, np.random.default_rng(0))
-        for step in range(8):
-            with host.step(step):
-                host.to_device(host.compute, size)
-                host.launch(host.compute, *[kernels.QKV] * 10, cost_ns=cost_ns)
-        return Setup((host,), lambda _: [])
-
-    path = recorded(copying(150_000), tmp_path / "run.sqlite")
-    (only,) = whatif(path, assume=["copies-hidden"]).whatif.answers
-    quick, without = (step_ns(copying(4_000, size).run()) for size in (12 << 20, 1))
-    assert only.change_ns == pytest.approx(without - quick, rel=0.03)
-    assert (only.change_ns or 0) < -0.2 * _MS
 
 
 def test_launching_at_once_leaves_mpi_and_what_is_loaded_once(tmp_path: Path) -> None:

@@ -143,8 +143,6 @@ def _first_not_awaited(ready: Readiness, here: Int64, waits: StreamWaits, place:
     `here`: int64[m], indices into it: the communication of one stream, in order. `place`: int64[n].
     """
     of_stream = np.flatnonzero(waits.awaited_stream == ready.stream[here[0]])
-    if len(of_stream) == 0:
-        return np.zeros(len(place), np.int64)
     is_wait = np.repeat([False, True], [len(here), len(of_stream)])
     columns = (
         is_wait,
@@ -228,7 +226,7 @@ def exposure(rank: Rank, window: Window) -> tuple[Exposure, Int64]:
     of_piece = np.searchsorted(low, pieces.start_ns, "right") - 1
     first = np.flatnonzero(np.diff(of_piece, prepend=-1))
     operations = owner[of_piece[first]]
-    exposed = np.add.reduceat(pieces.length_ns, first) if len(first) else first
+    exposed = np.add.reduceat(pieces.length_ns, first)
     # Reasons compare times of the host with those of the GPU to the microsecond.
     is_judged = rank.calls is None or not (
         clocks_disagree(rank) or many_are_early(rank, rank.calls)
@@ -335,4 +333,4 @@ def _end_before(rank: Rank, ready: Readiness, operations: Int64) -> Int64:
     end[1:] = np.where(stream[1:] == stream[:-1], on_streams.end_ns[order][:-1], UNKNOWN)
     by_index = np.argsort(index)
     place = np.searchsorted(index, ready.index[operations], sorter=by_index)
-    return end[by_index[place]] if len(order) else np.empty(0, np.int64)
+    return end[by_index[place]]

@@ -250,8 +250,7 @@ class _Pairs:
 
     def _spread(self, function: np.ufunc, of_call: Int64, otherwise: int) -> Int64:
         result = np.full(len(self.count), otherwise, np.int64)
-        if len(self._first):
-            result[self._used] = function.reduceat(of_call.take(self.call), self._first)
+        result[self._used] = function.reduceat(of_call.take(self.call), self._first)
         return result
 
 

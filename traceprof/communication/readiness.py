@@ -320,8 +320,6 @@ def _awaited(waits: StreamWaits, stream: Int64, place: Int64) -> tuple[Int64, In
     for number in distinct_values(stream).tolist():
         waiting = np.flatnonzero(waits.stream == number)
         here = np.flatnonzero((stream == number) & (place >= 0))
-        if len(waiting) == 0:
-            continue
         latest, ends = _latest(waits.end_ns[waiting])
         at = np.searchsorted(waits.place[waiting], place[here], side="left") - 1
         here, at = here[at >= 0], at[at >= 0]

@@ -207,8 +207,6 @@ def idle_causes(rank: Rank) -> IdleCauses:
 def _without_lost(rank: Rank) -> IdleCauses:
     """Idle causes, without the time in which lost operations may have run."""
     causes, lost = _explain(rank), rank.lost
-    if not len(lost):
-        return causes
     return replace(
         causes,
         by_cause={cause: intervals.subtract(some, lost) for cause, some in causes.by_cause.items()},

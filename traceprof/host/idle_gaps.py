@@ -55,8 +55,6 @@ class LaunchingThreads(Record, frozen=True):
 
     def groups(self) -> Iterator[tuple[tuple[int, ...], Int64]]:
         """Yield each combination of thread and stand-in with the indices of its gaps."""
-        if not len(self.thread):
-            return
         for rows in groups(self.thread, self.stand_in):
             thread, stand_in = int(self.thread[rows[0]]), int(self.stand_in[rows[0]])
             yield (thread,) if stand_in == NO_THREAD else (thread, stand_in), rows
@@ -69,8 +67,6 @@ def streams_by_thread(rank: Rank, calls: ApiCalls) -> dict[int, frozenset[int]]:
     thread_of_call = calls.packed_thread.places_in(threads)
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
         rows = np.flatnonzero(launched_by >= 0)
-        if not len(rows):
-            continue
         streams = group.packed_stream.distinct
         pair = thread_of_call.take(launched_by.take(rows))
         pair *= len(streams)
@@ -86,8 +82,6 @@ def launching_threads(
 ) -> LaunchingThreads:
     """Threads of gaps, by launching call and stream (int64[n]) of the next operation."""
     thread = calls.packed_thread.at(launch)
-    if not len(launch):
-        return LaunchingThreads(thread, thread)
     last = _last_before(calls, calls.start_ns[launch])
     before = calls.packed_thread.at(last)
     stands_in = (last >= 0) & (before != thread)
@@ -217,8 +211,6 @@ def _accesses(
     moved = np.flatnonzero(copies.kind == CopyKind.UNIFIED_DEVICE_TO_HOST)
     moved = moved[(launched_by[moved] < 0) & (copies.packed_length.at(moved) > 0)]
     gap = np.flatnonzero(is_unlaunched & is_in(times, copies.start_ns[moved]))
-    if not len(gap):
-        return gap, gap
     call = _last_before(calls, times[gap])
     gap, call = gap[call >= 0], call[call >= 0]
     is_accessed = ~calls_named(rank, calls, PREFETCH.match)[call]

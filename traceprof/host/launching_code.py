@@ -171,11 +171,9 @@ class _Paths:
         """
         rows = np.flatnonzero(module >= 0)
         path = np.full(len(module), -1, np.int64)
-        if len(rows) == 0:
-            return path
         inside = nested(nest.start_ns[rows], nest.end_ns[rows])
         of_module = np.full(len(rows), -1, np.int64)
-        for depth in range(int(inside.depth.max()) + 1):  # few
+        for depth in range(int(inside.depth.max(initial=-1)) + 1):  # few
             level = np.flatnonzero(inside.depth == depth)
             parent = inside.parent[level]
             above = np.where(parent >= 0, of_module[parent], -1)

@@ -210,8 +210,6 @@ class Places(Record, frozen=True):
         tells = np.array([*self.tells_of_others, False], np.bool_)
         for stretches in self.by_thread.values():  # few threads open ranges
             rows = np.flatnonzero(found < 0)
-            if not len(rows):
-                break
             others = _at(stretches, time_ns[rows])
             found[rows] = np.where(tells[others], others, -1)
         return found
@@ -237,8 +235,6 @@ class Places(Record, frozen=True):
 
     def most_of(self, at: Int32, weight: Int64) -> str | None:
         """Place of over half of the weights; None if none has it."""
-        if not len(at) or (at < 0).all():
-            return None
         chosen = at >= 0
         numbers = at[chosen].astype(np.int64)
         spent = named_sums(numbers, weight[chosen], self.names.__getitem__)
@@ -313,8 +309,6 @@ def place_ranges(rank: Rank) -> PlaceRanges:
 
 def _places(rank: Rank) -> Places:
     ranges = place_ranges(rank)
-    if not len(ranges.start_ns):
-        return NO_PLACES
     by_thread: dict[int, tuple[int, _Stretches]] = {}
     for thread in distinct_values(ranges.thread).tolist():
         rows = np.flatnonzero(ranges.thread == thread)
@@ -390,8 +384,6 @@ def silence_of(rank: Rank, thread: int) -> Intervals:
     Threads that load data on their own say nothing of others.
     """
     ranges = rank.cache.get(_telling, rank)
-    if not len(ranges.start_ns):
-        return intervals.empty()
     loads = np.array([kind_of(name) is PlaceKind.LOADER for name in ranges.names], np.bool_)
     chosen = (ranges.thread == thread) | ~loads[ranges.name]
     return ranges.intervals_of(np.flatnonzero(chosen))

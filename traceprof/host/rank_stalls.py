@@ -190,7 +190,7 @@ def _blocked(rank: Rank, start: Int64, end: Int64, thread: Int64) -> list[str]:
     """Blocking system call that took over half of each span, empty for none."""
     spans = rank.trace.host_activity(rank.process).system_calls
     blocks = np.array([bool(names.BLOCKING_SYSTEM_CALL.match(name)) for name in spans.names])
-    rows = np.flatnonzero(blocks[spans.name]) if len(spans) else np.empty(0, np.int64)
+    rows = np.flatnonzero(blocks[spans.name])
     calls = []
     for low, high, number in zip(start.tolist(), end.tolist(), thread.tolist(), strict=True):
         inside = np.minimum(spans.end_ns[rows], high) - np.maximum(spans.start_ns[rows], low)

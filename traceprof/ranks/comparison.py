@@ -228,8 +228,6 @@ def _slope(x: Float64, y: Float64) -> float:
     index = distinct_values(np.linspace(0, half - 1, min(half, _PAIRS)).astype(np.int64))
     run = x[index + half] - x[index]
     rising = run > 0
-    if not rising.any():
-        return 0.0
     slope = float(median_of((y[index + half] - y[index])[rising] / run[rising]))
     return slope if abs(slope) <= _MAX_DRIFT else 0.0
 

@@ -282,12 +282,10 @@ def _anchors(waits: GroupWaits) -> Int64:
     An operation that starts right after another one on most members does not count: it was queued
     behind the other, and is as late as that one.
     """
-    if len(waits) == 0:
-        return np.empty(0, np.int64)
     pause = median_of(waits.start_ns[1:] - waits.end_ns[:-1], axis=1)
     # After a broadcast and similar operations, each member goes on when its own part is done.
     is_together = ~waits.group.is_one_of(ROOTED)[:-1]
     before = np.where((pause > _PAUSE_NS) & is_together, np.arange(len(pause)), -1)
     anchors = np.full(len(waits), -1, np.int64)
-    anchors[1:] = np.maximum.accumulate(before) if len(before) else before
+    anchors[1:] = np.maximum.accumulate(before)
     return anchors

@@ -103,8 +103,6 @@ def _messages(rank: Rank) -> tuple[Int64, Int64]:
     chosen &= sent.called_ns != UNKNOWN
     if not chosen.any() and not rank.is_peer_copy.any():
         chosen = sent.called_ns != UNKNOWN  # no stage: collectives divide its compute
-        if not chosen.any():
-            return NO_NUMBERS, NO_NUMBERS
     ready = readiness(rank)
     wanted = ready.call >= 0
     wanted[: ready.num_kernels] &= chosen

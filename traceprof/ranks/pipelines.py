@@ -581,13 +581,13 @@ def _placed(stage: RankPasses, order: Sequence[Pass]) -> tuple[Int64, float]:
     placed = np.full(len(stage), _NONE, np.int64)
     is_pass = (stage.kind != 0) & (stage.step >= 0)
     rows = np.flatnonzero(is_pass)
-    limits = np.flatnonzero(np.append(True, np.diff(stage.step[rows]) != 0)) if len(rows) else rows
+    of_steps = np.split(rows, np.flatnonzero(np.diff(stage.step[rows])) + 1)
     fits = 0
-    for place in np.split(rows, limits[1:]) if len(rows) else []:
+    for place in of_steps:
         if len(place) == len(kinds) and (stage.kind[place] == kinds).all():
             placed[place] = [pass_.micro_batch for pass_ in order]
             fits += 1
-    return placed, fits / len(limits) if len(limits) else 0.0
+    return placed, fits / len(of_steps)
 
 
 def _numbers(pipeline: Pipeline, stages: Sequence[RankPasses]) -> tuple[int | None, int | None]:

@@ -73,8 +73,6 @@ def switched_off(switch: str) -> Callable[[Process, Durations], Durations]:
 def without_stalls(process: Process, durations: Durations) -> Durations:
     """Let no call, operator or silence take longer than usual by a stall."""
     stalls = host_stalls(process.rank)
-    if not len(stalls):
-        return durations
     before, inside = durations.saved_before_call_ns.copy(), durations.saved_in_call_ns.copy()
     outer = np.flatnonzero(process.calls.is_outer)
     index, columns = process.calls.index[outer], process.api_calls

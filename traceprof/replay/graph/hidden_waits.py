@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from traceprof import intervals
-from traceprof.intervals import Int64, Mask
+from traceprof.intervals import NO_NUMBERS, Int64, Mask
 from traceprof.replay.graph.columns import COMMUNICATION, GpuWork, HostCalls, Recorded
 from traceprof.replay.graph.stream_waits import OperationWaits
 from traceprof.trace.columns import Rows
@@ -54,8 +54,7 @@ class HiddenWaits(Rows, frozen=True):
     is_seen: Mask  # bool[m], whether its place is sure to wait; else it may
 
 
-_NONE = np.empty(0, np.int64)
-NO_HIDDEN_WAITS = HiddenWaits(_NONE, _NONE, _NONE, np.empty(0, np.bool_))
+NO_HIDDEN_WAITS = HiddenWaits(NO_NUMBERS, NO_NUMBERS, NO_NUMBERS, np.empty(0, np.bool_))
 
 
 class _Gaps(Rows, frozen=True):
@@ -213,8 +212,6 @@ def _handed_over(calls: HostCalls, launching: Int64, call: Int64, since: Int64) 
     """Say before which calls another thread's call returned, or others launched most of it."""
     until = calls.start_ns[call]
     handed = np.zeros(len(call), np.bool_)
-    if not len(calls) or calls.thread.min() == calls.thread.max():
-        return handed
     order = np.argsort(calls.end_ns, kind="stable")
     ends, threads = calls.end_ns.take(order), calls.thread.take(order)
     for thread in distinct_values(calls.thread[call]).tolist():
@@ -327,9 +324,6 @@ def hidden_stream_ns(
     known = slice(None) if between.is_recorded else ~between.is_sure
     np.maximum.at(held, between.consumer[known], work.end_ns[between.producer[known]])
     late = np.flatnonzero((work.call >= 0) & (work.start_ns - held > _MIN_LATE_NS))
-    nothing = np.empty(0, np.int64)
-    if not len(late):
-        return nothing, nothing
     by_end = np.argsort(work.end_ns, kind="stable")
     ends, chain = work.end_ns[by_end], work.chain[by_end]
     in_time = process.launched_at
@@ -352,8 +346,8 @@ def hidden_stream_ns(
     hidden_ns = int(delay[is_hidden].sum())
     expected_ns = float((by_chance * delay).sum()) / _SHIFTS
     rows = late[is_hidden]
-    if not len(rows) or hidden_ns <= expected_ns:
-        return nothing, nothing
+    if hidden_ns <= expected_ns:
+        return NO_NUMBERS, NO_NUMBERS
     # Each counts as much less as chance explains of all.
     share = 1 - expected_ns / hidden_ns
     begin = work.start_ns[rows] - np.rint(share * delay[is_hidden]).astype(np.int64)

@@ -429,8 +429,6 @@ def unseen_pace_ns(
     """
     calls, evidence = process.calls, process.evidence
     call, since = calls.silences(process.launching_threads)
-    if not len(call):
-        return 0
     is_training = is_in(calls.thread[call], training)
     brought = overs.call[~is_in(calls.thread[overs.after], training)]
     waiting = is_training & is_in(call, brought)

@@ -92,8 +92,6 @@ def facts_of(process: Process, step_limits_ns: Int64, launched_ns: int) -> Proce
     work, calls, first = process.work, process.calls, process.first_operation
     by_kind = [
         np.add.reduceat(np.where(work.kind == kind, work.length_ns, 0), first)
-        if len(first)
-        else np.empty(0, np.int64)
         for kind in (COMPUTE, COMMUNICATION, COPY)
     ]
     hidden = hidden_stream_ns(process, process.latencies.launched_ns, process.stream_waits)

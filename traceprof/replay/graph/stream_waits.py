@@ -43,10 +43,10 @@ class EventWaits(Record, frozen=True):
         owners, operations = [NO_NUMBERS], [NO_NUMBERS]
         while len(owner):
             at = np.searchsorted(self.key, chain * self.span + place, side="left") - 1
-            has = (at >= 0) & (self.key[at] // self.span == chain) if len(self.key) else at > 0
+            has = (at >= 0) & (self.key[at] // self.span == chain)
             owners.append(owner[has])
             operations.append(self.operation[at[has]])
-            since = np.where(has, self.key[at], chain * self.span) if len(self.key) else chain
+            since = np.where(has, self.key[at], chain * self.span)
             low = np.searchsorted(self.wait_key, since, side="right")
             high = np.searchsorted(self.wait_key, chain * self.span + place, side="left")
             which, wait = pairs(low, high)
@@ -60,8 +60,8 @@ class EventWaits(Record, frozen=True):
     def chain_of(self, device: Int64, stream: Int64) -> Int64:
         """Return the numbers of streams, int64[n]; -1 if nothing ran or was recorded there."""
         wanted = _joined(device, stream)
-        at = np.minimum(np.searchsorted(self.streams, wanted), max(len(self.streams) - 1, 0))
-        return np.where(self.streams[at] == wanted, at, -1) if len(self.streams) else at - 1
+        at = np.minimum(np.searchsorted(self.streams, wanted), len(self.streams) - 1)
+        return np.where(self.streams[at] == wanted, at, -1)
 
 
 def event_waits(process: Recorded) -> EventWaits | None:
@@ -243,8 +243,6 @@ def possible_waits(process: Recorded) -> tuple[Int64, Int64]:
     calls, work = process.calls, process.work
     wait = _calls_of_kind(process, ApiCallKind.STREAM_WAIT)
     recorded = np.sort(calls.in_time[_calls_of_kind(process, ApiCallKind.EVENT_RECORD)])
-    if len(wait) == 0 or len(recorded) == 0 or len(work) == 0:
-        return NO_NUMBERS, NO_NUMBERS
     wait = wait[np.argsort(calls.in_time[wait])]
     stream, place = _waiting_streams(process)[wait], calls.in_time[wait]
     last_record = np.searchsorted(recorded, place, side="left") - 1
@@ -305,8 +303,7 @@ def queued_communication(process: Recorded) -> QueuedCommunication:
     work = process.work
     behind = behind_communication(work)
     if len(behind) == 0:
-        nothing = NO_NUMBERS, NO_NUMBERS
-        return QueuedCommunication(nothing, nothing, nothing, nothing, nothing)
+        return QueuedCommunication(*[(NO_NUMBERS, NO_NUMBERS)] * 5)
     number, rows_of = np.full(len(work), -1, np.int64), []
     for index, rank in process.ranks:
         sent = messages(rank)

@@ -71,10 +71,8 @@ def _delays_of_others(values: Int64, like: Int64, half: Int64) -> Int64:
 def _of_others(values: Int64, like: Int64, half: Int64) -> Int64:
     """Return the mean of similar values in the other half, int64[n], or the value without any."""
     rows = np.flatnonzero(half >= 0)
-    if not len(rows):
-        return values
     own, other = 2 * like[rows] + half[rows], 2 * like[rows] + 1 - half[rows]
-    num = 2 * int(like.max()) + 2
+    num = 2 * int(like.max(initial=0)) + 2
     count = np.bincount(own, minlength=num)
     mean = np.rint(np.bincount(own, values[rows], num) / np.maximum(count, 1)).astype(np.int64)
     held_out = values.copy()
@@ -158,7 +156,7 @@ class Weigher:
         self._saved_at_start = np.cumsum(before) + np.cumsum(inside) - inside
         self._saved_at_end = self._saved_at_start + inside
         first = process.first_call
-        self._segment_start = calls.start_ns[first] if len(first) else np.empty(0, np.int64)
+        self._segment_start = calls.start_ns[first]
         latencies = held_out_latencies(process) if reading.is_held_out else process.latencies
         scale = np.float64(reading.has_gpu_time)
         self._after_wait = latencies.after_wait_ns * scale
@@ -316,8 +314,6 @@ class Weigher:
         """Return the duration of each host segment, waits apart."""
         process, calls, first = self._process, self._process.calls, self._process.first_call
         del edges  # there is one for each segment, in order
-        if len(first) == 0:
-            return np.empty(0)
         last = calls.outer[np.append(first[1:], len(calls)) - 1]
         own = calls.length_ns[last] - self._durations.saved_in_call_ns[last]
         waits, locked = process.host_waits, process.lock_waits.call
@@ -353,8 +349,6 @@ class Weigher:
     def _in_segment(self, edges: Edges) -> Float64:
         """Return how long segments take; `LAUNCHES`: when their launches alone let them end."""
         first = self._process.first_operation
-        if len(first) == 0:
-            return np.empty(0)
         segment, steps = self._process.segment_of_operation[edges.at], self._steps()
         if edges.kind is EdgeKind.OPERATIONS:
             return np.add.reduceat(steps, first)[segment]
