@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import closing
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,8 @@ import traceprof
 from sample_traces.simulator import kernels
 from sample_traces.simulator.event_model.program_writer import SIDE, Host
 from sample_traces.simulator.scenarios.setup import Setup
-from tests.reference.gpu_machine import MS, US, Batches, Change, Device, Machine, Steps, Thread
-from tests.reference.gpu_programs import COMPUTE, COPIES, LAYER, NUM_STEPS, PROGRAMS
+from tests.reference.gpu_machine import MS, US
+from tests.reference.gpu_programs import PROGRAMS
 from tests.support.builders import TraceBuilder
 from tests.support.changes import damaged, recorded
 from traceprof.analysis import Options, analyze
@@ -22,7 +21,6 @@ from traceprof.replay.graph.process_graph import Process
 from traceprof.replay.graph.process_part import ProcessFacts
 from traceprof.replay.graph.run_graph import run_graph
 from traceprof.replay.graph.weights import Variant, halves, held_out_latencies, held_out_tails
-from traceprof.replay.results import Answer
 from traceprof.trace.nsight import schema
 
 
@@ -174,57 +172,11 @@ def test_what_is_no_delay_belongs_to_its_step(tmp_path: Path) -> None:
 _ASKED = ("kernel:gemm=0.5x", "no-sync", "no-data-loading", "link=2x")
 
 
-def answers(machine: Machine, folder: Path) -> tuple[Answer, ...]:
-    run = machine.write(folder / "run.sqlite")
-    return traceprof.whatif(run, assume=_ASKED).whatif.answers[: len(_ASKED)]
-
-
-def machine_with(*, has_events: bool) -> Machine:
-    """Run a training whose batches a thread brings, one ahead.
-
-    It waits for events of the batches; else that thread waits for its copies itself.
-    """
-    machine = Machine(Change())
-    device, batches = Device(machine, 0), Batches(1)
-    thread, other = Thread(device, 1), Thread(device, 1, tid=1)
-    compute, copies = device.stream(COMPUTE), device.stream(COPIES)
-
-    def bringing() -> Steps:
-        for number in count():
-            yield from other.sleep(3 * MS)
-            yield from other.copy(copies, "HtoD", 1 << 22, 400 * US)
-            if has_events:
-                over = yield from other.record(copies, 300 + number)
-                yield from other.put(batches, over)
-            else:
-                yield from other.synchronize(copies)
-                yield from other.put(batches)
-
-    def training() -> Steps:
-        yield 10.0 * MS
-        for number in range(NUM_STEPS):
-            yield from thread.step(number, step(number))
-        yield from thread.synchronize(compute)
-
-    def step(number: int) -> Steps:
-        yield from thread.get(batches)
-        over = batches.get()
-        if over is not None:
-            yield from thread.wait(compute, 300 + number, over)
-        yield from thread.launch(compute, *LAYER * 6)
-        yield from thread.item(compute)
-
-    machine.start(bringing())
-    machine.start(training())
-    return machine.run()
-
-
-@pytest.mark.parametrize("has_events", [True, False])
-def test_answers_are_limits_and_without_waits_for_the_thread(
-    has_events: bool, tmp_path: Path
-) -> None:
-    machine = machine_with(has_events=has_events)
-    quicker, unsynced, loaded, linked = answers(machine, tmp_path)
+@pytest.mark.parametrize("program", ["two-threads-slow", "loader-stages-slow"])
+def test_answers_are_limits_and_without_waits_for_the_thread(program: str, tmp_path: Path) -> None:
+    """The training waits for events of the batches; or that thread waits for its copies itself."""
+    run = PROGRAMS[program].run(0).write(tmp_path / "run.sqlite")
+    quicker, unsynced, loaded, linked, _ = traceprof.whatif(run, assume=_ASKED).whatif.answers
     for one in (quicker, unsynced, loaded):
         assert one.refused is None
         assert one.is_bound
