@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import pickle
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 

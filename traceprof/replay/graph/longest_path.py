@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, TypeAlias
@@ -211,17 +210,15 @@ def _joined(parts: Sequence[npt.NDArray[Any]], kind: type[np.generic]) -> npt.ND
     return np.concatenate([np.empty(0, kind), *parts], dtype=kind, casting="same_kind")
 
 
-_EDGE_BYTES = 12  # of its number, and of its weight
 _MAX_BACK = 8  # the sets of one assumption: of these some are the same
-_Difference: TypeAlias = "tuple[bytes, ...]"  # by part of the edges; empty for nothing
+_Difference: TypeAlias = "tuple[Int32, Float64]"  # edges, and their weights
 
 
 class WeightSets(Record, frozen=True):
     """Sets of weights of e edges. An assumption changes few of them: the others are kept once."""
 
     full: Float64  # float64[e]
-    other: tuple[_Difference, ...]  # of each set, what differs from these, compressed
-    begins: tuple[int, ...] = (0,)  # where the parts of the edges begin
+    other: tuple[_Difference, ...]  # of each set, what differs from these
 
     @property
     def num(self) -> int:
@@ -233,27 +230,20 @@ class WeightSets(Record, frozen=True):
         """Keep only the weights of each set, float64[e], that differ from `full`."""
         others: list[_Difference] = []
         for column in columns:
-            edge = (column != full).nonzero()[0].astype(np.int32)
-            apart = np.diff(edge, prepend=np.int32(0))
-            data = apart.tobytes() + column[edge].tobytes()
-            others.append(_or_known((zlib.compress(data, 1) if data else b"",), others))
+            edge = np.flatnonzero(column != full).astype(np.int32)
+            others.append(_or_known((edge, column[edge]), others))
         return WeightSets(np.ascontiguousarray(full), tuple(others))
 
     @staticmethod
     def joined(parts: Sequence[WeightSets]) -> WeightSets:
         """Put the sets of one list of edges behind those of another."""
-        firsts = np.cumsum([0, *(len(part.full) for part in parts)])[:-1].tolist()
-        begins = [
-            first + begin
-            for first, part in zip(firsts, parts, strict=True)
-            for begin in part.begins
-        ]
+        firsts = np.cumsum([0, *(len(part.full) for part in parts)], dtype=np.int32)
         others: list[_Difference] = []
         for number in range(parts[0].num):
-            of_parts = tuple(data for part in parts for data in part.other[number])
-            others.append(_or_known(of_parts, others))
-        full = np.concatenate([part.full for part in parts])
-        return WeightSets(full, tuple(others), tuple(begins))
+            edges, weights = zip(*(part.other[number] for part in parts), strict=True)
+            edge = np.concatenate([own + first for own, first in zip(edges, firsts, strict=False)])
+            others.append(_or_known((edge, np.concatenate(weights)), others))
+        return WeightSets(np.concatenate([part.full for part in parts]), tuple(others))
 
     def distinct(self) -> tuple[list[int], Int64]:
         """Return the numbers of different sets, and which of these each set is, int64[k]."""
@@ -264,15 +254,11 @@ class WeightSets(Record, frozen=True):
 
     def of(self, number: int) -> Float64:
         """Return one set, float64[e], which is not to be written to."""
-        if not any(self.other[number]):
+        edge, weight = self.other[number]
+        if not len(edge):
             return self.full
         column = self.full.copy()
-        for begin, packed in zip(self.begins, self.other[number], strict=True):
-            if packed:
-                data = zlib.decompress(packed)
-                num = len(data) // _EDGE_BYTES
-                edge = np.cumsum(np.frombuffer(data, np.int32, num), dtype=np.int32)
-                column[begin:][edge] = np.frombuffer(data, np.float64, num, edge.nbytes)
+        column[edge] = weight
         return column
 
     def chosen(self, numbers: Sequence[int]) -> WeightSets:
@@ -282,4 +268,5 @@ class WeightSets(Record, frozen=True):
 
 def _or_known(change: _Difference, before: Sequence[_Difference]) -> _Difference:
     """Return an equal set among the last ones before, if there is one, so that it is kept once."""
-    return next((known for known in before[-_MAX_BACK:] if known == change), change)
+    alike = (known for known in before[-_MAX_BACK:] if all(map(np.array_equal, known, change)))
+    return next(alike, change)
