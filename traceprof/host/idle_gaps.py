@@ -30,7 +30,7 @@ from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.rank import Rank
 from traceprof.structs import Record
-from traceprof.trace.grouping import distinct_values, groups, is_in, median_of
+from traceprof.trace.grouping import distinct_rows, distinct_values, groups, is_in, median_of, sums
 from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.kinds import CopyKind
 from traceprof.trace.model.special_values import NULL, OPEN_END
@@ -63,17 +63,11 @@ class LaunchingThreads(Record, frozen=True):
 def streams_by_thread(rank: Rank, calls: ApiCalls) -> dict[int, frozenset[int]]:
     """Return the streams of the rank to which each thread launches, at any time."""
     streams_of: dict[int, set[int]] = {}
-    threads = calls.packed_thread.distinct
-    thread_of_call = calls.packed_thread.places_in(threads)
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
         rows = np.flatnonzero(launched_by >= 0)
-        streams = group.packed_stream.distinct
-        pair = thread_of_call.take(launched_by.take(rows))
-        pair *= len(streams)
-        pair += group.packed_stream.places_in(streams).take(rows)
-        for number in np.flatnonzero(np.bincount(pair)).tolist():
-            thread, stream = divmod(number, len(streams))
-            streams_of.setdefault(int(threads[thread]), set()).add(int(streams[stream]))
+        thread = calls.packed_thread.at(launched_by.take(rows))
+        for number, stream in distinct_rows(thread, group.packed_stream.at(rows))[1]:
+            streams_of.setdefault(number, set()).add(stream)
     return {thread: frozenset(streams) for thread, streams in streams_of.items()}
 
 
@@ -274,16 +268,13 @@ def are_batches(
 
 def busiest_stream(rank: Rank) -> int | None:
     """Return the stream with most time of compute; of equal ones the lowest. None without any."""
-    spent: dict[int, int] = {}
-    kernels, _, _, graphs = rank.operations.groups
-    for group, chosen in ((kernels, ~rank.is_communication_kernel), (graphs, slice(None))):
-        distinct = group.packed_stream.counted(chosen)[0]
-        total = np.zeros(len(distinct), np.int64)
-        which = group.packed_stream.places_in(distinct)[chosen]
-        np.add.at(total, which, group.packed_length.at(chosen))
-        for number, ns in zip(distinct.tolist(), total.tolist(), strict=True):
-            spent[number] = spent.get(number, 0) + ns
-    return min(spent, key=lambda number: (-spent[number], number), default=None)
+    kernels, graphs = rank.operations.kernels, rank.operations.graphs
+    computes = ~rank.is_communication_kernel
+    stream, spent = sums(
+        np.append(kernels.packed_stream.at(computes), graphs.stream),
+        np.append(kernels.packed_length.at(computes), graphs.length_ns),
+    )
+    return int(stream[spent.argmax()]) if len(stream) else None
 
 
 def _are_at_boundaries(rank: Rank, calls: ApiCalls, time_ns: Int64) -> Mask:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traceprof import labels
+from traceprof import intervals, labels
 from traceprof.host.host_code import Nested, is_own_line, line_text, nested
 from traceprof.intervals import Int32, Int64, Mask
 from traceprof.run.rank import Rank
@@ -77,7 +77,7 @@ def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
         if (start[1:] <= start[:-1]).any():
             rows = rows[np.lexsort((spans.kind[rows], -spans.end_ns[rows], start))]
         nest = nested(spans.start_ns.take(rows), spans.end_ns.take(rows))
-        stretches = nest.innermost()
+        begin, stop, span = nest.innermost()
         kind, text = spans.kind.take(rows), spans.text.take(rows)
         own = [np.where(kind == of, text, -1) for of in (_OPERATOR, _MODULES, _LINES)]
         own[_MODULES] = paths.of(nest, own[_MODULES])
@@ -90,8 +90,8 @@ def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
             forward.append((numbers, nest.start_ns, inherited[_MODULES], inherited[_LINES]))
         of_thread = rank.calls.packed_thread.isin([number])
         here = np.flatnonzero(of_thread.take(call) & (call >= 0))
-        inner = _innermost(stretches, rank.calls.start_ns.take(call.take(here)))
-        here, inner = here.compress(inner >= 0), inner.compress(inner >= 0)
+        place = intervals.holder(begin, stop, rank.calls.start_ns.take(call.take(here)))
+        here, inner = here.compress(place >= 0), span.take(place.compress(place >= 0))
         for of, values in enumerate(inherited):
             if values.max(initial=-1) >= 0:
                 around[of, here] = values.take(inner)
@@ -145,17 +145,6 @@ def _join(
     around[_MODULES] = np.where(is_joined, module[joined], around[_MODULES])
     around[_LINES] = np.where(is_joined & (line[joined] >= 0), line[joined], around[_LINES])
     return is_backward
-
-
-def _innermost(stretches: tuple[Int64, Int64, Int64], at_ns: Int64) -> Int64:
-    begin, stop, span = stretches
-    if len(begin) == 0 or len(at_ns) == 0:
-        return np.full(len(at_ns), -1, np.int64)
-    low, high = np.searchsorted(begin, (at_ns.min(), at_ns.max()), "right").tolist()
-    place = np.searchsorted(begin[low:high], at_ns, "right")
-    place = np.maximum(place + (low - 1), 0)
-    is_inside = (begin.take(place) <= at_ns) & (at_ns < stop.take(place))
-    return np.where(is_inside, span.take(place), -1)
 
 
 class _Paths:

@@ -145,7 +145,7 @@ class _Side(Rows, frozen=True):
     end_ns: Int64
     size: Int64
     stream: Int64
-    is_both: Int64  # bool[n], whether the kernel sends and receives
+    is_both: Mask  # bool[n], whether the kernel sends and receives
 
 
 def pipelines(
@@ -296,7 +296,7 @@ def _sides(
                     end_ns=ranks.clocks.to_run(arrivals.report, arrivals.end_ns[rows]),
                     size=arrivals.bytes[rows],
                     stream=arrivals.stream[rows],
-                    is_both=(arrivals.direction[rows] == (SENDS | RECEIVES)).astype(np.int64),
+                    is_both=arrivals.direction[rows] == (SENDS | RECEIVES),
                 ),
             )
 
@@ -319,7 +319,7 @@ def _copies(
                         ranks.clocks.to_run(rank.report, rank.copy_end_ns[rows]),
                         nothing,
                         nothing,
-                        np.zeros(len(nothing), np.int64),
+                        np.zeros(len(nothing), np.bool_),
                     ),
                 )
 
@@ -369,14 +369,14 @@ def _linked(
     )
     producer = _producers(sender, sent.called_ns)
     after = np.searchsorted(receiver.launched_ns, received.called_ns)
-    kind = np.where(sent.is_both > 0, 0, np.append(sender.kind, 0)[producer])
+    kind = np.where(sent.is_both, 0, np.append(sender.kind, 0)[producer])
     consumer = _consumers(start, receiver.kind, after, received.end_ns - ROUNDED_NS, kind)
     # A receive that was posted before the pass before it was over waits for the message only.
     over = np.searchsorted(end, received.start_ns + ROUNDED_NS, side="right") - 1
     is_copy = sent is received
     follows = np.where((over < after - 1) | is_copy, -1, after - 1)
     next_of_sender = np.minimum(producer + 1, len(sender) - 1)
-    waits = (sent.is_both > 0) | (sender.stream[next_of_sender] == sent.stream)
+    waits = sent.is_both | (sender.stream[next_of_sender] == sent.stream)
     waits &= (producer + 1 < len(sender)) & (own_start[next_of_sender] >= sent.end_ns - ROUNDED_NS)
     return PairMessages(
         *pair,

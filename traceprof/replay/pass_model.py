@@ -26,7 +26,7 @@ from traceprof.ranks.pipelines import Pipeline, pipelines
 from traceprof.replay.results import Refusal
 from traceprof.run.guard import optional
 from traceprof.structs import Record
-from traceprof.trace.grouping import numbered_rows, places
+from traceprof.trace.grouping import groups, numbered_rows, places
 from traceprof.units import percent
 
 MAX_OFF = 0.05
@@ -190,9 +190,8 @@ def _waiting_inside(
     num = len(meetings.transfer_ns)
     inputs, outputs = [meetings.inputs], [meetings.outputs]
     rows = np.flatnonzero((keys[0] == OTHER) & is_stage)
-    group = numbered_rows(*keys[:, rows])
-    for number in range(int(group.max(initial=-1)) + 1):
-        at = rows[group == number]
+    for alike in groups(*keys[:, rows]):
+        at = rows[alike]
         apart_ns = float(np.std(start[at]))
         if len(at) < 2 or float(np.std(end[at])) > _TOGETHER * apart_ns:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from traceprof import intervals
 from traceprof.intervals import Float64, Int32, Int64
 from traceprof.structs import Record
+from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values
 
 UNCONSTRAINED = -np.inf
@@ -171,43 +172,29 @@ class Edges(Record, frozen=True):
     other: Int64  # int64[n], the other thread's call of hand-overs, else as `at`
 
 
-class GraphEdges(Record, frozen=True):
+class GraphEdges(Rows, frozen=True):
     """The e edges of a graph, in the order of their weights."""
 
     kind: npt.NDArray[np.uint8]  # uint8[e], what holds their targets back: `EdgeKind`
     source: Int32  # int32[e], nodes
     target: Int32  # int32[e], nodes
 
-    def __len__(self) -> int:
-        return len(self.kind)
-
     @staticmethod
     def of(kinds: Sequence[Edges]) -> GraphEdges:
         """Return the edges of several kinds, one kind after the other."""
         numbers = np.array([one.kind for one in kinds], np.uint8)
-        return GraphEdges(
-            np.repeat(numbers, [len(one.source) for one in kinds]),
-            _joined([one.source for one in kinds], np.int32),
-            _joined([one.target for one in kinds], np.int32),
+        source, target = (
+            np.concatenate(
+                [getattr(one, name) for one in kinds], dtype=np.int32, casting="same_kind"
+            )
+            for name in ("source", "target")
         )
-
-    @staticmethod
-    def joined(parts: Sequence[GraphEdges]) -> GraphEdges:
-        """Put the edges of one part of a graph behind those of another."""
-        return GraphEdges(
-            _joined([part.kind for part in parts], np.uint8),
-            _joined([part.source for part in parts], np.int32),
-            _joined([part.target for part in parts], np.int32),
-        )
+        return GraphEdges(np.repeat(numbers, [len(one.source) for one in kinds]), source, target)
 
     def moved(self, by: int) -> GraphEdges:
         """Return them with node numbers moved by `by`; the root stays 0."""
         source = np.where(self.source == ROOT, ROOT, self.source + by).astype(np.int32)
         return replace(self, source=source, target=(self.target + by).astype(np.int32))
-
-
-def _joined(parts: Sequence[npt.NDArray[Any]], kind: type[np.generic]) -> npt.NDArray[Any]:
-    return np.concatenate([np.empty(0, kind), *parts], dtype=kind, casting="same_kind")
 
 
 _MAX_BACK = 8  # the sets of one assumption: of these some are the same
@@ -268,5 +255,7 @@ class WeightSets(Record, frozen=True):
 
 def _or_known(change: _Difference, before: Sequence[_Difference]) -> _Difference:
     """Return an equal set among the last ones before, if there is one, so that it is kept once."""
-    alike = (known for known in before[-_MAX_BACK:] if all(map(np.array_equal, known, change)))
-    return next(alike, change)
+    for known in before[-_MAX_BACK:]:
+        if np.array_equal(known[0], change[0]) and np.array_equal(known[1], change[1]):
+            return known
+    return change
