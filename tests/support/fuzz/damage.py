@@ -8,7 +8,7 @@ from pathlib import Path
 
 from traceprof.trace.sqlite.database import quote
 
-Damage = Callable[[bytearray, int, random.Random], None]
+Damage = Callable[[bytearray, random.Random], None]
 
 _HEADER = 100
 _VALUES = (
@@ -18,53 +18,56 @@ _VALUES = (
 
 
 def page_size(data: bytes | bytearray) -> int:
-    return int.from_bytes(data[16:18], "big")
+    """Return the size of a database's pages; one that its length allows, where that is none."""
+    size = int.from_bytes(data[16:18], "big")
+    return size if 512 <= size <= len(data) // 2 else 512
 
 
-def noise(data: bytearray, size: int, chosen: random.Random) -> None:
+def _page(data: bytearray, chosen: random.Random, first: int = 0) -> slice:
+    size = page_size(data)
+    number = chosen.randrange(first, len(data) // size)
+    return slice(size * number, size * (number + 1))
+
+
+def noise(data: bytearray, chosen: random.Random) -> None:
     for _ in range(chosen.choice((1, 1, 5, 20))):
-        at, length = chosen.randrange(len(data)), chosen.choice((1, 2, 8, 64, size))
+        at, length = chosen.randrange(len(data)), chosen.choice((1, 2, 8, 64, 512))
         data[at : at + length] = chosen.randbytes(min(length, len(data) - at))
 
 
-def flipped_bits(data: bytearray, size: int, chosen: random.Random) -> None:
-    del size
+def flipped_bits(data: bytearray, chosen: random.Random) -> None:
     for _ in range(chosen.choice((1, 5, 50))):
         data[chosen.randrange(len(data))] ^= 1 << chosen.randrange(8)
 
 
-def wrong_header(data: bytearray, size: int, chosen: random.Random) -> None:
-    del size
+def wrong_header(data: bytearray, chosen: random.Random) -> None:
     data[chosen.randrange(16, _HEADER)] = chosen.choice((0, 1, 127, 128, 255))
 
 
-def wrong_schema(data: bytearray, size: int, chosen: random.Random) -> None:
+def wrong_schema(data: bytearray, chosen: random.Random) -> None:
     for _ in range(chosen.choice((1, 3, 30))):
-        data[chosen.randrange(_HEADER, size)] = chosen.randrange(256)
+        data[chosen.randrange(_HEADER, page_size(data))] = chosen.randrange(256)
 
 
-def wrong_pointers(data: bytearray, size: int, chosen: random.Random) -> None:
-    page = size * chosen.randrange(1, len(data) // size)
+def wrong_pointers(data: bytearray, chosen: random.Random) -> None:
+    page = _page(data, chosen, 1)
     for _ in range(chosen.choice((1, 3))):
-        data[page + chosen.randrange(40)] = chosen.randrange(256)
+        data[page.start + chosen.randrange(40)] = chosen.randrange(256)
 
 
-def empty_page(data: bytearray, size: int, chosen: random.Random) -> None:
-    page = size * chosen.randrange(len(data) // size)
-    data[page : page + size] = bytes(size)
+def empty_page(data: bytearray, chosen: random.Random) -> None:
+    page = _page(data, chosen)
+    data[page] = bytes(page_size(data))
 
 
-def repeated_page(data: bytearray, size: int, chosen: random.Random) -> None:
-    page, other = (size * chosen.randrange(1, len(data) // size) for _ in range(2))
-    data[page : page + size] = data[other : other + size]
+def repeated_page(data: bytearray, chosen: random.Random) -> None:
+    page, other = _page(data, chosen, 1), _page(data, chosen, 1)
+    data[page] = data[other]
 
 
-def swapped_pages(data: bytearray, size: int, chosen: random.Random) -> None:
-    page, other = (size * chosen.randrange(len(data) // size) for _ in range(2))
-    data[page : page + size], data[other : other + size] = (
-        data[other : other + size],
-        data[page : page + size],
-    )
+def swapped_pages(data: bytearray, chosen: random.Random) -> None:
+    page, other = _page(data, chosen, 1), _page(data, chosen, 1)
+    data[page], data[other] = data[other], data[page]
 
 
 DAMAGES: tuple[Damage, ...] = (

@@ -5,15 +5,13 @@ import json
 import random
 import re
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from sample_traces.simulator import simulate_scenario
 from sample_traces.simulator.kineto_writer import write_traces
+from tests.support.fuzz.damage import Damage, noise
 from traceprof.trace.open import open_trace
-
-Damage = Callable[[bytearray, random.Random], None]
 
 _VALUES = (
     *(b"NaN", b"-Infinity", b"null", b"true", b'""', b'"7"', b"[]", b"{}", b"-1", b"1e999", b"0.5"),
@@ -37,12 +35,6 @@ def source(folder: Path) -> bytes:
     for path in (export, truth, *traces):
         path.unlink()
     return data
-
-
-def noise(data: bytearray, chosen: random.Random) -> None:
-    for _ in range(chosen.choice((1, 1, 5))):
-        at, length = chosen.randrange(len(data)), chosen.choice((1, 2, 8, 64))
-        data[at : at + length] = chosen.randbytes(length)
 
 
 def cut(data: bytearray, chosen: random.Random) -> None:

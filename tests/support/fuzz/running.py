@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from tests.support.commands import EVENTS, attempt, tried
 from tests.support.fuzz import commands, corpus, profiler_traces, requests
-from tests.support.fuzz.damage import DAMAGES, alter_rows, page_size
+from tests.support.fuzz.damage import DAMAGES, alter_rows
 from tests.support.traces import REAL_TRACES, SAMPLE, SAMPLES
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
 from traceprof.errors import TraceprofError
@@ -128,8 +128,7 @@ class Fuzzer:
         data, what = bytearray(_source(source, chosen)), f"{shlex.join(arguments)} {name} {kind}"
         if kind == "bytes":
             damage = chosen.choice(DAMAGES)
-            size = page_size(data)
-            damage(data, size if 512 <= size <= len(data) // 2 else 512, chosen)
+            damage(data, chosen)
             what += f" {damage.__name__}"
         elif kind == "profiler":
             packed, damage_name = profiler_traces.damaged(self._of_profiler, chosen)

@@ -96,7 +96,7 @@ def test_wrong_bytes(samples: dict[str, bytes], path: Path, damage: Damage, part
     chosen = random.Random(f"{damage.__name__} {part}")
     for turn in range(8):
         data = bytearray(chosen.choice(list(samples.values())))
-        damage(data, page_size(data), chosen)
+        damage(data, chosen)
         path.write_bytes(data)
         attempt(path, "info" if turn % 4 == 0 else "analyze")
 

@@ -149,9 +149,9 @@ def test_names_that_the_schema_contradicts(path: Path) -> None:
         layout_of(connection, "t", ["a", "c"])
 
 
-def other_values(data: bytearray, size: int, chosen: random.Random) -> None:
+def other_values(data: bytearray, chosen: random.Random) -> None:
     """Change headers of rows only, to other serial types."""
-    page = size * chosen.randrange(1, len(data) // size)
+    page = 512 * chosen.randrange(1, len(data) // 512)
     for _ in range(3):
         at = page + int.from_bytes(data[page + 8 : page + 10], "big") + chosen.randrange(10)
         data[min(at, len(data) - 1)] = chosen.choice((0, 1, 6, 7, 8, 9, 10, 11, 12, 13, 128, 255))
@@ -164,5 +164,5 @@ def test_damage(sample: bytes, path: Path, damage: Damage, part: int) -> None:
     chosen = random.Random(f"{damage.__name__} {part}")
     for _ in range(25):
         data = bytearray(sample)
-        damage(data, 512, chosen)
+        damage(data, chosen)
         attempted(path, data, "acde")
