@@ -156,16 +156,3 @@ def test_an_optimizer_that_steps_only_for_every_other_batch_makes_half_the_steps
         optimizer.is_due = batch % 2 == 1
         optimizer.step()
     assert pushed(recorded) == ["optimizer step"] * 2
-
-
-def test_an_optimizer_that_runs_the_batch_itself_makes_one_step(recorded: list[str]) -> None:
-    weight = torch.ones(2, requires_grad=True)
-    optimizer = torch.optim.SGD([weight])
-
-    def batch() -> float:
-        weight.sum().backward()  # type: ignore[no-untyped-call]
-        return 0.0
-
-    instrument.enable()
-    optimizer.step(batch)  # as Lightning does
-    assert pushed(recorded) == ["optimizer step", "backward"]

@@ -90,12 +90,16 @@ def test_a_step_within_a_step_and_closures(recorded: list[str]) -> None:
     Twice(weights()).step()
     assert recorded == STEP
     recorded.clear()
-    (weight,) = weights()
-    lbfgs = torch.optim.LBFGS([weight], max_iter=3)
-    lbfgs.step(  # type: ignore[no-untyped-call]
-        lambda: float(weight.detach().square().sum())
-    )
-    assert recorded == STEP
+    weight = torch.ones(3, requires_grad=True)
+
+    def closure() -> float:  # as Lightning's, which runs the batch
+        loss = weight.square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    torch.optim.LBFGS([weight], max_iter=3).step(closure)  # type: ignore[no-untyped-call]
+    first, *others = pushed(recorded)
+    assert (first, {*others}) == ("optimizer step", {"backward"})
 
 
 def test_hooks_and_gradient_scaling(recorded: list[str]) -> None:

@@ -14,12 +14,11 @@ from tests.reference import exposed_communication
 from tests.reference.breakdown import Measures, reference
 from tests.reference.nsight_export import export_of
 from tests.reference.training import training
-from tests.support.databases import dump, query
+from tests.support.databases import dump
 from tests.support.recording import stats
 from tests.support.selection import in_turn
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses.registry import FINDING_IDS
-from traceprof.trace.nsight import schema
 
 pytestmark = pytest.mark.slow
 
@@ -50,24 +49,6 @@ def without_losses(measures: Measures) -> Truth:
     values = asdict(measures)
     assert values.pop("lost_ns") == 0
     return values
-
-
-@pytest.fixture(params=SCENARIOS)
-def latest(request: pytest.FixtureRequest, made: Any) -> tuple[Path, Truth]:
-    """Each scenario in the latest version."""
-    run: tuple[Path, Truth] = made(request.param, LATEST)
-    return run
-
-
-def operations(path: Path) -> str:
-    kinds = {schema.KERNEL.name, schema.MEMCPY.name, schema.MEMSET.name} & tables(path).keys()
-    columns = "globalPid, deviceId, streamId, start, end, correlationId"
-    return " UNION ALL ".join(f"SELECT {columns} FROM {kind}" for kind in sorted(kinds))
-
-
-def tables(path: Path) -> dict[str, int]:
-    names = [name for (name,) in query(path, "SELECT name FROM sqlite_master WHERE type = 'table'")]
-    return {name: query(path, f"SELECT count(*) FROM {name}")[0][0] for name in names}
 
 
 def metrics(truth: Truth, finding: str, rank: int = 0) -> Truth:
@@ -156,8 +137,9 @@ def test_exposed_communication_has_its_reason(name: str, reason: str, made: Any)
     assert found[reason] > 0.8 * found["exposed_ns"] > 0.05 * window
 
 
-def test_findings_are_those_of_the_design(latest: tuple[Path, Truth]) -> None:
-    _, truth = latest
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_findings_are_those_of_the_design(name: str, made: Any) -> None:
+    _, truth = made(name, LATEST)
     ids = {finding["id"] for finding in truth["findings"]}
     assert ids <= set(FINDING_IDS)
     assert ("only" in truth) != ("silent" in truth)
@@ -166,48 +148,6 @@ def test_findings_are_those_of_the_design(latest: tuple[Path, Truth]) -> None:
     # A launch queue that is full, and the GPU's own time, are told of at info where all is well.
     if "healthy" not in truth["scenario"] and truth["scenario"] != "turnaround":
         assert ids <= listed if "only" in truth else not ids & listed
-
-
-def test_streams_run_in_order(latest: tuple[Path, Truth]) -> None:
-    path, _ = latest
-    last: dict[tuple[int, int, int], tuple[int, int]] = {}
-    for process, device, stream, start, end, call in query(
-        path, f"{operations(path)} ORDER BY start"
-    ):
-        ended, launched = last.get((process, device, stream), (0, 0))
-        assert ended < start < end
-        assert launched < call
-        last[process, device, stream] = (end, call)
-
-
-def test_operations_start_after_their_call_began(latest: tuple[Path, Truth]) -> None:
-    path, _ = latest
-    late = query(
-        path,
-        f"SELECT o.start - call.start FROM ({operations(path)}) AS o"
-        " LEFT JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call ON call.correlationId = o.correlationId"
-        " AND call.globalTid - (call.globalTid & 0xFFFFFF) = o.globalPid",
-    )
-    assert all(wait is not None and wait > 0 for (wait,) in late)
-
-
-def test_calls_and_ranges_of_a_thread_nest(latest: tuple[Path, Truth]) -> None:
-    path, _ = latest
-    open_ends: dict[int, list[int]] = {}
-    spans = "SELECT globalTid, start, end FROM CUPTI_ACTIVITY_KIND_RUNTIME"
-    for table, condition in (
-        ("NVTX_EVENTS", "eventType = 59"),
-        ("OSRT_API", "1"),
-        ("MPI_P2P_EVENTS", "1"),
-    ):
-        if table in tables(path):
-            spans += f" UNION ALL SELECT globalTid, start, end FROM {table} WHERE {condition}"
-    for thread, start, end in query(path, f"{spans} ORDER BY 2, 3 DESC"):
-        ends = open_ends.setdefault(thread, [])
-        while ends and ends[-1] <= start:
-            ends.pop()
-        assert not ends or end <= ends[-1]
-        ends.append(end)
 
 
 @pytest.mark.parametrize("name", _SAMPLED)
