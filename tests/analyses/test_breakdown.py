@@ -77,19 +77,6 @@ def test_graphs_traced_as_a_whole_are_compute_of_unknown_content(tmp_path: Path)
     assert any("--cuda-graph-trace=node" in note for _, note in analysis.notes)
 
 
-def test_two_processes_that_reuse_correlation_ids(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    for pid, shift in ((1000, 0), (2000, 1000)):
-        builder.nvtx("step 0", shift, shift + 50, pid=pid)
-        builder.nvtx("step 1", shift + 50, shift + 99, pid=pid)
-        for index in range(4):
-            start = shift + 25 * index
-            builder.kernel(start, start + 10, pid=pid, correlation=index + 1)
-    rows = assert_agreement(builder.shuffled(3).write(tmp_path))
-    assert [row[0] for row in rows] == [1000, 2000]
-    assert [[step[1]["window_ns"] for step in row[3]] for row in rows] == [[50, 35], [50, 35]]
-
-
 def test_ranks_are_numbered_as_mpi_says(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 5, pid=1).kernel(0, 5, pid=2)
     builder.thread_name("MPI Rank 7", pid=1).thread_name("MPI Rank 3", pid=2)

@@ -91,16 +91,14 @@ def reference_staged(path: Path) -> dict[Key, tuple[int, int, int, int]]:
             for copy in some
         ]
         first = [copy for copy in own if copy.copy_kind in D2H]
-        begun = {copy.correlation for copy in others if copy.copy_kind in D2H}
-        orphans = [copy for copy in own if copy.copy_kind in H2D and copy.correlation not in begun]
         sent = {copy.correlation for copy in first}
         landing = [copy for copy in others if copy.copy_kind in H2D and copy.correlation in sent]
         landed = {copy.correlation for copy in landing}
-        if first or orphans:
+        if first:
             result[key] = (
-                len(first + orphans),
-                sum(copy.bytes for copy in first + orphans),
-                covered(copy[:2] for copy in first + orphans + landing),
+                len(first),
+                sum(copy.bytes for copy in first),
+                covered(copy[:2] for copy in first + landing),
                 sum(copy.correlation in landed for copy in first),
             )
     return result

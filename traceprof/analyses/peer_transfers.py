@@ -82,9 +82,8 @@ class ComparedTransfers(CostResult, frozen=True):
 class PeerTransfersResult(RankResult, frozen=True):
     """Transfers of a rank to and from other devices."""
 
-    # copies through the host; None if there are none: first legs, to the host, that start in the
-    # window, and second legs whose first is not in the report. Where the receiver is not known,
-    # `exposed_ns` is the time in which the sender computes nothing
+    # copies through the host whose first leg starts in the window; None if there are none. Where
+    # the receiver is not known, `exposed_ns` is the time in which the sender computes nothing
     staged: StagedCopies | None
     # by peer and direction, where both NCCL and copies were used, of at least 1 MiB.
     # `nccl_gb_per_s` is of the fastest tenth: a kernel that waits is no measure of the path
@@ -220,50 +219,32 @@ def _evidence(exposed: Intervals, label: str) -> tuple[f.Evidence, ...]:
 def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
     """Pair the legs by the call that made them: they share its correlation id."""
     copies = rank.operations.copies
-    indices = np.flatnonzero(inside & is_staged(copies))
-    if len(indices) == 0:
+    first = np.flatnonzero(inside & is_staged(copies) & is_to_host(copies))
+    if len(first) == 0:
         return None
-    outward = is_to_host(copies)[indices]
-    first, second = indices[outward], indices[~outward]
-    starts, ends, ids = [copies.start_ns[first]], [copies.end_ns[first]], []
-    sent, received = copies.correlation[first], copies.correlation[second]
-    has_first = np.zeros(len(second), np.bool_)
-    receivers = []
-    for key, other in rank.operations_of_process:
-        if key == rank.key:
-            continue
-        staged = is_staged(other.copies)
-        to_host = is_to_host(other.copies)
-        of_others = other.copies.correlation
-        has_first |= is_in(received, of_others[staged & to_host])
-        landing = np.flatnonzero(staged & ~to_host & is_in(of_others, sent))
-        if len(landing):
-            starts.append(other.copies.start_ns[landing])
-            ends.append(other.copies.end_ns[landing])
-            ids.append(of_others[landing])
+    sent, receivers = copies.correlation[first], []
+    starts, ends, ids = [copies.start_ns[first]], [copies.end_ns[first]], [sent]
+    for key, operations in rank.operations_of_process:
+        of = operations.copies
+        landing = np.flatnonzero(is_staged(of) & ~is_to_host(of) & is_in(of.correlation, sent))
+        if key != rank.key and len(landing):
+            starts.append(of.start_ns[landing])
+            ends.append(of.end_ns[landing])
+            ids.append(of.correlation[landing])
             receivers.append(key)
-    # A second leg without a first one in the report stands for its copy.
-    orphans = second[~has_first]
-    counted = np.concatenate((first, orphans))
-    if len(counted) == 0:
-        return None
-    starts.append(copies.start_ns[orphans])
-    ends.append(copies.end_ns[orphans])
     start, end = np.concatenate(starts), np.concatenate(ends)
     covered = intervals.union(start, end)
-    of_copy = np.concatenate((sent, *ids, received[~has_first]))
-    waiting = window.clip(_underway(of_copy, start, end))
+    waiting = window.clip(_underway(np.concatenate(ids), start, end))
     for key in receivers or [rank.key]:
         waiting = intervals.subtract(waiting, _compute(rank, key))
-    paired = is_in(sent, np.concatenate(ids)) if ids else np.zeros(len(first), np.bool_)
-    size = intervals.total(np.maximum(copies.bytes[counted], 0))
+    size = intervals.total(np.maximum(copies.bytes[first], 0))
     metrics = PeerCopyThroughHostMetrics(
         bytes=size,
         gb_per_s=share(size, covered.measure_ns),
-        num_copies=len(counted),
+        num_copies=len(first),
         busy_ns=covered.measure_ns,
         exposed_ns=waiting.measure_ns,
-        coverage=int(paired.sum()) / len(counted),
+        coverage=float(is_in(sent, np.concatenate([sent[:0], *ids[1:]])).mean()),
     )
     evidence = _evidence(waiting, "copy through the host")
     return StagedCopies(**facts_of(rank, window, waiting), metrics=metrics, evidence=evidence)
@@ -353,8 +334,7 @@ def _comparisons(
             which, size = sized.kernel[some], sized.bytes[some]
             rates = np.sort(size / durations[which])
             covered = intervals.union(kernels.start_ns[which], kernels.end_ns[which])
-            covered = window.clip(covered)
-            exposed = intervals.subtract(covered, rank.compute)
+            exposed = intervals.subtract(window.clip(covered), rank.compute)
             nccl_rate = float(rates[len(rates) * 9 // 10])
             copy_rate = intervals.total(copies.bytes[way]) / span.measure_ns
             metrics = NcclP2pSlowerThanCopyMetrics(

@@ -362,7 +362,7 @@ def _advice(result: UnfusedKernelsResult, by_attention: float) -> tuple[str, ...
         rest.insert(0, LAYOUT)
     if by_optimizer >= _MIN_SHARE:
         rest.insert(0 if by_optimizer >= 0.5 else len(rest), OPTIMIZER)
-    if LAYOUT not in rest and by_layout >= _MIN_SHARE and by_optimizer <= 1 - _MIN_SHARE:
+    if LAYOUT not in rest and by_layout >= _MIN_SHARE:
         rest.append(LAYOUT)
     return (*attention, *rest) if by_attention >= 0.5 else (*rest, *attention)
 

@@ -81,8 +81,7 @@ def run(rank: Rank, window: Window) -> UnifiedMemoryResult:
     waits = window.clip(waits_for_pages(rank, moves))
     kernel, waited = _waiting(rank, waits)
     kernels, copies = rank.operations.kernels, rank.operations.copies
-    ran = intervals.union(kernels.start_ns[kernel], kernels.ends(kernel))
-    ran = window.clip(ran)
+    ran = window.clip(intervals.union(kernels.start_ns[kernel], kernels.ends(kernel)))
     start = copies.start_ns[moves]
     texts = {
         int(kernel[place]): f": pages moved for {duration(int(waited[place]))} of it"

@@ -261,7 +261,7 @@ def advice(
     `longest`: where the host was longest, by cause: a range, an operator, a call. `once`: where and
     for how long the host slept or ran code at once, for most of that time.
     """
-    program, calls, setup = facts.program, facts.calls, longest.get(IdleCause.SETUP, "")
+    program, calls = facts.program, facts.calls
     # Evaluations and checkpoints are rare by nature: their remedies are for that.
     host_code = IdleCause.HOST_CODE
     is_rare = bool(_own(host_code, program, longest.get(host_code, "")))
@@ -283,9 +283,10 @@ def advice(
     ]
     if IdleCause.QUEUED in causes and Part.EVENT_RECORDS not in facts.held:
         lines.append(_EVENTS.format(facts.how_to_collect(Part.EVENT_RECORDS)))
-    if IdleCause.SETUP in causes and setup.startswith("nccl"):
+    setup = longest.get(IdleCause.SETUP, "") if IdleCause.SETUP in causes else ""
+    if setup.startswith("nccl"):
         lines.append(_COMMUNICATORS)
-    elif IdleCause.SETUP in causes and _LOADS.search(setup):
+    elif _LOADS.search(setup):
         lines.append(_LOADING)
     asleep = {IdleCause.DATA_LOADING, IdleCause.WAITING}.intersection(causes)
     if IdleCause.SYNC in causes and asleep:

@@ -346,7 +346,7 @@ def _clock(rank: Rank, start_ns: Int64, end_ns: Int64) -> float | None:
         return None
     computing = intervals.covered_within(rank.compute, samples.start_ns, samples.end_ns)
     step = np.searchsorted(start_ns, samples.end_ns, side="right") - 1
-    inside = (step >= 0) & (samples.end_ns <= end_ns[np.maximum(step, 0)])
+    inside = (step >= 0) & (samples.end_ns <= end_ns[step])
     # A sample is a mean over its period: one of an idle GPU says nothing of its kernels.
     chosen = inside & (2 * computing >= samples.end_ns - samples.start_ns)
     return float(samples.value[chosen].mean()) if chosen.any() else None

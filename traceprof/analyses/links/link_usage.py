@@ -38,8 +38,7 @@ def copies_by_direction(rank: Rank, inside: Mask) -> dict[str, Int64]:
 def exposed_copies(rank: Rank, chosen: Int64, window: Window) -> Intervals:
     """Return when these copies ran in the window and no kernel did, nor another communication."""
     copies = rank.operations.copies
-    covered = intervals.union(copies.start_ns[chosen], copies.end_ns[chosen])
-    covered = window.clip(covered)
+    covered = window.clip(intervals.union(copies.start_ns[chosen], copies.end_ns[chosen]))
     return intervals.subtract(intervals.subtract(covered, rank.compute), rank.communication)
 
 
