@@ -328,11 +328,11 @@ def host_events(rank: Rank, clock: RankClock, stalls: RankStalls | None) -> dict
     """Return the events of a rank's host, by source, in the order of their rows on a thread."""
     events, trace, process = {}, rank.trace, rank.process
     marks, ranges, calls = trace.marks(process), trace.range_table(process), rank.calls
-    if marks is not None:
+    if len(marks):
         spans = PackedSpans(pack(marks.time_ns), pack(np.zeros(len(marks), np.int64)))
         part = EventPart(spans, pack(marks.name), MARKS, clock, threads=pack(marks.thread))
         events[MARK] = _events(marks.names, part)
-    if ranges is not None:
+    if len(ranges):
         spans, threads = _packed(ranges.start_ns, ranges.end_ns), pack(ranges.thread)
         name, nests = pack(ranges.name), ranges.nests
         part = EventPart(spans, name, NVTX, clock, threads=threads, nests=nests)

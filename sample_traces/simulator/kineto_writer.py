@@ -173,8 +173,6 @@ class _Writer:
 
     def _ranges(self) -> Iterator[str]:
         table = self._trace.range_table(self._process)
-        if table is None:
-            return
         is_open = table.end_ns == OPEN_END
         last = max(self._trace.session.end_ns or 0, int(table.start_ns.max(initial=0)))
         end = np.where(is_open, last, table.end_ns)
@@ -199,8 +197,6 @@ class _Writer:
 
     def _marks(self) -> Iterator[str]:
         marks = self._trace.marks(self._process)
-        if marks is None:
-            return
         rows = zip(
             marks.name.tolist(),
             marks.thread.tolist(),

@@ -19,14 +19,11 @@ from traceprof.trace.columns import pack
 from traceprof.trace.grouping import is_in, numbered
 from traceprof.trace.model.host import NO_API_CALLS, HostCode
 from traceprof.trace.model.kinds import UNIFIED_COPIES, CopyKind, MemoryKind
-from traceprof.trace.model.ranges import Marks, RangeTable
 from traceprof.trace.model.special_values import NULL, OPEN_END, UNKNOWN
 
 _PEER_COPY, _MEMSET, _WITHIN_HOST = "p2p", "memset", "h2h"
 _PEER_COPY_NAME = "peer copy"
-_NO_RANGES = RangeTable(*(NO_NUMBERS,) * 4, np.empty(0, np.bool_), ())
 _NO_OPERATORS = HostCode(*(pack(NO_NUMBERS),) * 4, None, None, None, np.empty((0, 3), np.int64), ())
-_NO_MARKS = Marks(*(NO_NUMBERS,) * 3, ())
 _OF_OPERATORS = ("external_id", "sequence_number", "flops")
 _COPY_KINDS: dict[int, str | None] = {
     **{int(kind): kind.direction for kind in CopyKind},
@@ -233,7 +230,7 @@ def api_calls(rank: Rank) -> Part:
 
 def ranges(rank: Rank) -> Part:
     """Return the NVTX ranges of a rank's process by start; open ones have no end."""
-    table = rank.trace.range_table(rank.process) or _NO_RANGES
+    table = rank.trace.range_table(rank.process)
     return {
         **_times(rank, table.start_ns, table.start_ns),
         "end_ns": masked_equal(table.end_ns, OPEN_END),
@@ -262,7 +259,7 @@ def operators(rank: Rank) -> Part:
 
 def marks(rank: Rank) -> Part:
     """Return the marks of a rank's process by time."""
-    table = rank.trace.marks(rank.process) or _NO_MARKS
+    table = rank.trace.marks(rank.process)
     return {
         "rank": np.broadcast_to(np.int32(rank.rank), len(table)),
         "time_ns": table.time_ns,

@@ -190,7 +190,7 @@ def host_tracks(rank: Rank) -> Iterator[Track]:
 
 def _range_tracks(rank: Rank) -> Iterator[Track]:
     table = rank.trace.range_table(rank.process)
-    if table is None or len(table) == 0:
+    if len(table) == 0:
         return
     is_open = table.end_ns == OPEN_END
     over = table.end_ns[~is_open]
@@ -217,8 +217,6 @@ def operator_tracks(rank: Rank) -> Iterator[Track]:
 def mark_tracks(rank: Rank) -> Iterator[Track]:
     """Yield the marks of each thread of a rank's process, as events without length."""
     marks = rank.trace.marks(rank.process)
-    if marks is None:
-        return
     times, names = (marks.time_ns, marks.time_ns), (marks.name, marks.names)
     yield from _thread_tracks(rank, "marks", marks.thread, times, names, EventKind.MARK)
 

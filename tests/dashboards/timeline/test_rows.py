@@ -131,7 +131,7 @@ def test_all_that_a_trace_holds_is_in_a_row(real_trace: Path) -> None:
             expected = {
                 "op": sum(map(len, rank.operations.groups)),
                 "call": 0 if rank.calls is None else len(rank.calls),
-                "range": 0 if ranges is None else len(ranges),
+                "range": len(ranges),
             }
             for source, count in expected.items():
                 of_source = [track for track in timeline.tracks if track.source == source]

@@ -139,7 +139,6 @@ def test_ranges_are_as_long_as_they_are_beside_stalls_of_the_host() -> None:
     with analysis_of(SAMPLE.with_stem("host-stall")) as analysis:
         rank = analysis.run.ranks[0]
         ranges = rank.trace.range_table(rank.process)
-        assert ranges is not None
         length = ranges.end_ns - ranges.start_ns
         limit = int(np.median(length))
         found = searching(analysis)(f"kind:range > {limit} ns rank:0")

@@ -371,10 +371,10 @@ def _first_of(rank: Rank) -> int:
     if calls is not None and len(calls):
         times.append(int(calls.starts.values.min()))
     table = rank.trace.range_table(rank.process)
-    if table is not None and len(table):
+    if len(table):
         times.append(int(table.start_ns[0]))
     marks, operators = rank.trace.marks(rank.process), rank.trace.operators(rank.process)
-    if marks is not None:
+    if len(marks):
         times.append(int(marks.time_ns[0]))
     if operators is not None and len(operators):
         times.append(int(operators.start_ns[0]))

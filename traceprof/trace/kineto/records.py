@@ -43,6 +43,8 @@ from traceprof.trace.model.operations import (
     Signatures,
 )
 from traceprof.trace.model.ranges import (
+    NO_MARKS,
+    NO_RANGES,
     CallRange,
     LabelRanges,
     Marks,
@@ -320,11 +322,11 @@ def matching(
     return NamedRanges(ranges.start_ns[rows], ranges.end_ns[rows], names, thread, thread)
 
 
-def read_annotations(content: Content) -> RangeTable | None:
-    """Return the annotations of the process; None without any."""
+def read_annotations(content: Content) -> RangeTable:
+    """Return the annotations of the process."""
     columns = content.tables.get(Kind.ANNOTATION)
     if columns is None:
-        return None
+        return NO_RANGES
     start = columns[table.START].values - content.first_ns
     end = start + columns[table.LENGTH].values
     end[columns[table.IS_OPEN].values > 0] = OPEN_END
@@ -334,12 +336,12 @@ def read_annotations(content: Content) -> RangeTable | None:
     return RangeTable(start[order], end[order], name, thread, nests, content.names)
 
 
-def read_marks(content: Content, process: int) -> Marks | None:
-    """Return the marks of a process; None without any."""
-    columns = content.tables.get(Kind.MARK, {})
-    rows = np.flatnonzero(columns[table.PROCESS].isin([process])) if columns else NO_NUMBERS
-    if not len(rows):
-        return None
+def read_marks(content: Content, process: int) -> Marks:
+    """Return the marks of a process."""
+    columns = content.tables.get(Kind.MARK)
+    if columns is None:
+        return NO_MARKS
+    rows = np.flatnonzero(columns[table.PROCESS].isin([process]))
     time = columns[table.START].at(rows) - content.first_ns
     order = np.argsort(time, kind="stable")
     name, thread = (columns[of].at(rows[order]) for of in (table.NAME, table.THREAD))

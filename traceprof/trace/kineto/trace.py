@@ -35,6 +35,8 @@ from traceprof.trace.model.host import (
 from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.ranges import (
+    NO_MARKS,
+    NO_RANGES,
     LabelRanges,
     Marks,
     NamedRanges,
@@ -297,7 +299,7 @@ class KinetoTrace(Trace):
 
     @cached_property
     def label_ranges(self) -> Mapping[int, LabelRanges]:
-        ranges = None if self._annotations is None else records.read_labels(self._annotations)
+        ranges = records.read_labels(self._annotations)
         return {} if ranges is None else {self._process: ranges}
 
     def ranges(
@@ -306,23 +308,21 @@ class KinetoTrace(Trace):
         process: int | None = None,
         until: re.Pattern[str] | None = None,
     ) -> dict[int, NamedRanges]:
-        if self._annotations is None or process not in {None, self._process}:
+        if process not in {None, self._process}:
             return {}
         ranges = records.matching(self._annotations, matching, until)
         return {self._process: ranges} if len(ranges.names) else {}
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
-        annotations = self._annotations
-        if annotations is None or process != self._process:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
+        annotations = self.range_table(process)
         is_over = annotations.end_ns != OPEN_END
         return annotations.end_ns[is_over], annotations.thread[is_over]
 
-    def range_table(self, process: int) -> RangeTable | None:
-        return self._annotations if process == self._process else None
+    def range_table(self, process: int) -> RangeTable:
+        return self._annotations if process == self._process else NO_RANGES
 
-    def marks(self, process: int) -> Marks | None:
-        return self._marks if process == self._process else None
+    def marks(self, process: int) -> Marks:
+        return self._marks if process == self._process else NO_MARKS
 
     @property
     def thread_names(self) -> Mapping[int, str]:
@@ -330,8 +330,6 @@ class KinetoTrace(Trace):
 
     def longest_ranges(self, limit: int) -> list[str]:
         table = self._annotations
-        if table is None:
-            return []
         return longest_names(table.name, table.end_ns - table.start_ns, table.names, limit)
 
     def gpu_name(self, key: RankKey) -> str | None:
@@ -390,10 +388,9 @@ class KinetoTrace(Trace):
 
     def num_threads(self, process: int) -> int | None:
         calls, ranges = self._api_calls, self._annotations
-        if process != self._process or (calls is None and ranges is None):
+        if process != self._process or (calls is None and not len(ranges)):
             return None
-        threads = [] if calls is None else [calls.packed_thread.distinct]
-        threads += [] if ranges is None else [ranges.thread]
+        threads = [ranges.thread, *([] if calls is None else [calls.packed_thread.distinct])]
         return len(distinct_values(np.concatenate(threads)))
 
     def contents(self) -> Sequence[Table]:
@@ -456,11 +453,11 @@ class KinetoTrace(Trace):
         return records.read_host_code(self._content, self._process, Kind.PYTHON)
 
     @cached_property
-    def _annotations(self) -> RangeTable | None:
+    def _annotations(self) -> RangeTable:
         return records.read_annotations(self._content)
 
     @cached_property
-    def _marks(self) -> Marks | None:
+    def _marks(self) -> Marks:
         return records.read_marks(self._content, self._process)
 
     @cached_property

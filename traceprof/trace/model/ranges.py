@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof import labels
-from traceprof.intervals import Int64
+from traceprof.intervals import NO_NUMBERS, Int64
 from traceprof.labels import Label
 from traceprof.structs import Record
 from traceprof.trace.columns import Rows
@@ -134,6 +134,10 @@ class Marks(Rows, frozen=True):
     name: Int64  # int64[n], indices into `names`
     thread: Int64  # int64[n], the thread of the mark
     names: Sequence[str]  # by number
+
+
+NO_RANGES = RangeTable(*(NO_NUMBERS,) * 4, np.empty(0, np.bool_), ())
+NO_MARKS = Marks(*(NO_NUMBERS,) * 3, ())
 
 
 class CallRange(NamedTuple):

@@ -221,11 +221,11 @@ class Trace(Protocol):
         Int64[n] each, in no order.
         """
 
-    def range_table(self, process: int) -> RangeTable | None:
-        """Return all NVTX ranges of a process, or None if it has none."""
+    def range_table(self, process: int) -> RangeTable:
+        """Return all NVTX ranges of a process."""
 
-    def marks(self, process: int) -> Marks | None:
-        """Return the marks of a process, or None if it has none."""
+    def marks(self, process: int) -> Marks:
+        """Return the marks of a process."""
 
     @property
     def thread_names(self) -> Mapping[int, str]:

@@ -103,7 +103,7 @@ class NsightTrace(Capture):
         self._database = Database(path, progress, file=file, remedy=RE_EXPORT)
         self._held: dict[Part, bool] = {}
         self.moved: Mapping[RankKey, int] = {}
-        self._range_tables: dict[int, RangeTable | None] = {}
+        self._range_tables: dict[int, RangeTable] = {}
         try:
             check_is_export(self._database)
             self.product_version = self.metadata.get(schema.PRODUCT_VERSION)
@@ -359,12 +359,12 @@ class NsightTrace(Capture):
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
         return nvtx.range_ends(self._nvtx_events, process)
 
-    def range_table(self, process: int) -> RangeTable | None:
+    def range_table(self, process: int) -> RangeTable:
         if process not in self._range_tables:
             self._range_tables[process] = nvtx.range_table(self._nvtx_events, process)
         return self._range_tables[process]
 
-    def marks(self, process: int) -> Marks | None:
+    def marks(self, process: int) -> Marks:
         return nvtx.marks_of(self._nvtx_events, process)
 
     @_ReadAgain

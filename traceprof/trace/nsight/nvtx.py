@@ -362,11 +362,9 @@ _LONGEST = 1000  # characters of a name
 _UNNAMED = "(unnamed)"
 
 
-def range_table(events: Events, process: int) -> RangeTable | None:
-    """Return all ranges of a process (globalPid), also unnamed ones; None without any."""
+def range_table(events: Events, process: int) -> RangeTable:
+    """Return all ranges of a process (globalPid), also unnamed ones."""
     rows, columns = events.of_process(process, events.is_range), events.columns
-    if not len(rows):
-        return None
     start, end = columns.starts.at(rows), events.ends(rows)
     is_open, end = end == OPEN_END, np.maximum(start, end)
     check_times(events.database, schema.NVTX.name, start, np.where(is_open, start, end))
@@ -377,13 +375,11 @@ def range_table(events: Events, process: int) -> RangeTable | None:
     return RangeTable(start[order], end[order], name, columns.thread(rows), nests, names)
 
 
-def marks_of(events: Events, process: int) -> Marks | None:
-    """Return the marks of a process (globalPid); None without any."""
+def marks_of(events: Events, process: int) -> Marks:
+    """Return the marks of a process (globalPid)."""
     columns = events.columns
     is_mark = columns.kind.isin([schema.NVTX_MARK]) & (columns.starts.values != NULL)
     rows = events.of_process(process, is_mark)
-    if not len(rows):
-        return None
     rows = rows[np.argsort(columns.starts.at(rows), kind="stable")]
     time = columns.starts.at(rows)
     check_times(events.database, schema.NVTX.name, time, time)
