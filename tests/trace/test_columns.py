@@ -149,14 +149,6 @@ def test_rows_by_key(keys: list[tuple[int, int]]) -> None:
     assert {key: rows.tolist() for key, rows in whole.items()} == found
 
 
-@pytest.mark.parametrize("num", [1, 16, 17, 200])
-def test_few_and_many_numbers_are_found(num: int) -> None:
-    """Few are compared one by one, many looked up; those beyond the column's own are not in it."""
-    numbers = np.arange(1000, 1200)
-    some = {*range(990, 990 + num), 1199, 1 << 40, -(1 << 63)}
-    assert pack(numbers).isin(some).tolist() == np.isin(numbers, sorted(some)).tolist()
-
-
 @pytest.mark.parametrize(("step", "size"), [(1, 1), (3, 2), (70, 4)])
 def test_ids_that_run_ahead_slowly_take_two_bytes(step: int, size: int) -> None:
     ids = 5 + np.arange(100_000) * step
@@ -168,12 +160,6 @@ def test_ids_that_run_ahead_slowly_take_two_bytes(step: int, size: int) -> None:
     number = 5 + 40_000 * (step - 1)
     assert packed.isin([number])[40_000]
     assert packed.isin([number]).sum() == (1 if step > 1 else len(ids))
-
-
-def test_unknown_ids_among_others() -> None:
-    ids = np.arange(100_000)
-    ids[70_000] = np.iinfo(np.int64).min
-    assert (pack_ahead(ids).add_to(np.arange(len(ids))) == ids).all()
 
 
 class Table(Record, frozen=True):

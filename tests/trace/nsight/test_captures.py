@@ -160,28 +160,20 @@ def planted_link(temporary: Path) -> None:
     (temporary / "traceprof-1-x").symlink_to(temporary / "elsewhere")
 
 
-def planted_link_to_nothing(temporary: Path) -> None:
-    (temporary / "traceprof-1-x").symlink_to(temporary / "nowhere")
+PLANTED: dict[str, tuple[Callable[[Path], object], int]] = {
+    "a pipe": (planted_pipe, 0),
+    "another user's": (of_another_user, 2),
+    "a link": (planted_link, 3),
+    "a link to nothing": (lambda at: (at / "traceprof-1-x").symlink_to(at / "nowhere"), 1),
+    "a file": (lambda at: (at / "traceprof-1-x").touch(), 1),
+}
 
 
-def planted_file(temporary: Path) -> None:
-    (temporary / "traceprof-1-x").touch()
-
-
-@pytest.mark.parametrize(
-    ("plant", "num_left"),
-    [
-        *((planted_pipe, 0), (of_another_user, 2)),
-        *((planted_link, 3), (planted_link_to_nothing, 1), (planted_file, 1)),
-    ],
-)
+@pytest.mark.parametrize("what", PLANTED)
 def test_what_others_planted_in_the_temporary_folder_is_not_touched(
-    report: Path,
-    temporary: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    plant: Callable[[Path], None],
-    num_left: int,
+    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
+    plant, num_left = PLANTED[what]
     nsys_on_path(temporary.parent, monkeypatch, f"{EXPORTING}cp '{SAMPLE}' $target")
     plant(temporary)
     signal.alarm(60)  # a wait for ever ends this process
