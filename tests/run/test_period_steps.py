@@ -52,6 +52,12 @@ def test_an_iteration_of_a_solver_is_a_step(tmp_path: Path) -> None:
         assert (window.start_ns, window.end_ns) == (rank.steps.start_ns[2], rank.steps.start_ns[4])
 
 
+def reference_starts(path: Path) -> list[int]:
+    export = Export(path)
+    (key,) = export.ranks
+    return [step.start for step in training(export, *key).steps]
+
+
 def marked(trace: TraceBuilder) -> TraceBuilder:
     return trace.nvtx("step 0", 0, 6 * _ITERATION).nvtx("step 1", 6 * _ITERATION, 12 * _ITERATION)
 
@@ -109,6 +115,9 @@ def test_phases_of_a_program(tmp_path: Path) -> None:
             "No range marks steps; a period is a layer of the model, layers 3 to 18:"
             " from one sweep to the next (3 kernels)."
         )
+    twice = Period("norm", 4, is_only=False)
+    assert str(twice) == "a period of 4 kernels that begins with norm"
+    assert str(Period("norm", 1, is_only=True)) == "from one norm to the next (1 kernel)"
 
 
 @pytest.mark.parametrize("num_later", [0, 6])
@@ -148,12 +157,6 @@ def test_a_loop_before_the_first_matrix_multiplication_is_a_program(
         phases = known(rank.periods).phases
         assert [phase.kernel for phase in phases] == [kernel, "gemm"][-num_phases:]
         assert (known(rank.main_compute).start_ns < begin) is (num_phases == 2)
-
-
-def test_a_name_that_the_period_has_twice() -> None:
-    text = str(Period("norm", 4, is_only=False))
-    assert text == "a period of 4 kernels that begins with norm"
-    assert str(Period("norm", 1, is_only=True)) == "from one norm to the next (1 kernel)"
 
 
 def test_the_busiest_stream_counts_where_others_take_turns(tmp_path: Path) -> None:
@@ -320,9 +323,7 @@ def test_an_evaluation_after_every_tenth_step_interrupts_the_steps(
         rare, last = [*range(9, 79, 10)], [79]
         assert np.flatnonzero(uses == StepUse.RARE).tolist() == rare
         assert np.flatnonzero(uses != StepUse.STEADY).tolist() == [*rare, *last]
-    export = Export(path)
-    (key,) = export.ranks
-    assert [step.start for step in training(export, *key).steps] == steps.start_ns.tolist()
+    assert reference_starts(path) == steps.start_ns.tolist()
     with ranks_of(with_evaluations("scale").write(tmp_path / "none.sqlite")) as (rank,):
         assert known(rank.periods).phases[0].num_kernels == 78
     marked = with_evaluations("scale", is_marked=True).write(tmp_path / "marked.sqlite")
@@ -353,9 +354,7 @@ def test_what_repeats_itself_within_a_step_is_none(
     with ranks_of(path) as (rank,):
         assert known(rank.periods).phases[0].num_kernels == len(step)
         starts = known(rank.steps).start_ns.tolist()
-    export = Export(path)
-    (key,) = export.ranks
-    assert [one.start for one in training(export, *key).steps] == starts
+    assert reference_starts(path) == starts
 
 
 def between_collectives(
@@ -403,9 +402,7 @@ def test_equal_kernels_between_collectives_are_a_step(
         # Each begins with the GEMM after an AllReduce.
         collectives = rank.operations.kernels.start_ns[rank.is_communication_kernel]
         assert (np.searchsorted(steps.start_ns, collectives) == np.arange(1, 31)).all()
-    export = Export(path)
-    (key,) = export.ranks
-    assert len(training(export, *key).steps) == 30
+    assert len(reference_starts(path)) == 30
 
 
 def test_collectives_whose_place_varies_end_steps(tmp_path: Path) -> None:
@@ -415,9 +412,7 @@ def test_collectives_whose_place_varies_end_steps(tmp_path: Path) -> None:
         collectives = rank.operations.kernels.start_ns[rank.is_communication_kernel]
         steps = known(rank.steps)
         assert (np.searchsorted(steps.start_ns, collectives) == np.arange(1, 31)).all()
-    export = Export(path)
-    (key,) = export.ranks
-    assert [step.start for step in training(export, *key).steps] == steps.start_ns.tolist()
+    assert reference_starts(path) == steps.start_ns.tolist()
 
 
 def test_a_collective_after_every_tenth_iteration_is_inserted(tmp_path: Path) -> None:
