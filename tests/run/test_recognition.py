@@ -1,5 +1,6 @@
 """Which reports are of one run, which kind of program it is, and where a process hangs."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -118,40 +119,40 @@ def programs(path: Path) -> list[Program]:
         trace.close()
 
 
-@pytest.mark.parametrize(
-    ("kernel", "is_pytorch"),
-    [
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>", True),
-        ("triton_poi_fused_add_0", True),
-        ("triton__0d1d2de3de", True),
-        ("triton_matmul", False),
-        ("jacobi_kernel(float*)", False),
-        ("void cat::native::meow()", False),
-    ],
-)
-def test_kernels(kernel: str, is_pytorch: bool, tmp_path: Path) -> None:
-    [program] = programs(TraceBuilder().kernel(0, 10, kernel).write(tmp_path))
-    assert program.is_pytorch == is_pytorch
-    assert not program.uses_mpi
-    assert len(program.evidence) == is_pytorch
+AUTOGRAD = "aten::add, seq = 12"
+SEEN: list[tuple[Mapping[str, str | None], bool]] = [
+    ({"kernel": "void at::native::elementwise_kernel<4, at::native::FillFunctor<float>>"}, True),
+    *(({"kernel": name}, True) for name in ("triton_poi_fused_add_0", "triton__0d1d2de3de")),
+    *(({"kernel": name}, False) for name in ("triton_matmul", "jacobi_kernel(float*)")),
+    ({"kernel": "void cat::native::meow()"}, False),
+    *(({"program": name, "range": AUTOGRAD}, True) for name in ("/bin/python3", "python")),
+    *(({"program": name, "range": AUTOGRAD}, False) for name in ("./jacobi", None)),
+    *(({"program": "python", "range": text}, False) for text in ("step 1", "forward")),
+    ({"label": "optimizer step"}, True),
+    ({"command": "torchrun --nproc-per-node 8 train.py"}, True),
+    ({"command": "/opt/bin/python -m torch.distributed.run train.py"}, True),
+    ({"command": "bash -c cd a && torchrun train.py"}, True),
+    ({"command": "python train_torchrun.py"}, False),
+    ({"command": "mpirun -np 4 ./jacobi"}, False),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "is_pytorch"),
-    [
-        *((name, "aten::add, seq = 12", True) for name in ("/usr/bin/python3.11", "python")),
-        *((name, "aten::add, seq = 12", False) for name in ("./jacobi", None)),
-        *(("python", text, False) for text in ("step 1", "forward")),
-    ],
-)
-def test_ranges_of_pytorch_and_of_anything_else(
-    name: str | None, text: str, is_pytorch: bool, tmp_path: Path
+@pytest.mark.parametrize(("seen", "is_pytorch"), SEEN)
+def test_what_tells_that_a_program_uses_pytorch(
+    seen: Mapping[str, str | None], is_pytorch: bool, tmp_path: Path
 ) -> None:
-    trace = TraceBuilder().kernel(0, 10).nvtx(text, 0, 5)
-    trace.raw("PROCESSES", globalPid=global_pid(), pid=1000, name=name)
+    trace = TraceBuilder().kernel(0, 10, seen.get("kernel") or "gemm")
+    trace.raw("PROCESSES", globalPid=global_pid(), pid=1000, name=seen.get("program"))
+    if range_ := seen.get("range"):
+        trace.nvtx(range_, 0, 5)
+    if label := seen.get("label"):
+        trace.label(label, 0, 5)
+    for number, word in enumerate((seen.get("command") or "").split()):
+        name = f"ARGUMENT_{number - 1}" if number else "COMMAND"
+        trace.raw("META_DATA_CAPTURE", name=f"PROCESS_0:{name}", value=word)
     [program] = programs(trace.write(tmp_path))
-    assert program.is_pytorch == is_pytorch
-    assert is_pytorch or program == Program(is_pytorch=False, uses_mpi=False)
+    assert (program.is_pytorch, program.uses_mpi) == (is_pytorch, False)
+    assert len(program.evidence) == is_pytorch
 
 
 @pytest.mark.parametrize(("name", "is_pytorch"), [("aten::mm", True), ("myblas::mm", False)])
@@ -162,31 +163,6 @@ def test_operators(name: str, is_pytorch: bool, tmp_path: Path) -> None:
     [program] = programs(profiler_events.write(tmp_path / "trace.json", [gpu, host]))
     assert program.is_pytorch == is_pytorch
     assert program.evidence == ((f"operator {name}",) if is_pytorch else ())
-
-
-def test_labels(tmp_path: Path) -> None:
-    trace = TraceBuilder().kernel(0, 10).label("optimizer step", 0, 5)
-    [program] = programs(trace.write(tmp_path))
-    assert program.is_pytorch
-
-
-@pytest.mark.parametrize(
-    ("words", "is_pytorch"),
-    [
-        (["torchrun", "--nproc-per-node", "8", "train.py"], True),
-        (["/opt/bin/python", "-m", "torch.distributed.run", "train.py"], True),
-        (["bash", "-c", "cd a && torchrun train.py"], True),
-        (["python", "train_torchrun.py"], False),
-        (["mpirun", "-np", "4", "./jacobi"], False),
-    ],
-)
-def test_commands(words: list[str], is_pytorch: bool, tmp_path: Path) -> None:
-    trace = TraceBuilder().kernel(0, 10)
-    names = ["COMMAND", *(f"ARGUMENT_{number}" for number in range(len(words)))]
-    for name, word in zip(names, words, strict=False):
-        trace.raw("META_DATA_CAPTURE", name=f"PROCESS_0:{name}", value=word)
-    [program] = programs(trace.write(tmp_path))
-    assert program.is_pytorch == is_pytorch
 
 
 def test_mpi_of_one_of_two_processes(tmp_path: Path) -> None:
