@@ -428,12 +428,11 @@ def ranges_named(
     ranges = host_ranges(trace).named.get(process)
     if ranges is None:
         return NO_SPANS
-    ended = slice(None) if threads is None else is_in(ranges.end_thread, [*threads])
-    rows = np.arange(len(ranges.names))[ended].tolist()
-    rows = [row for row in rows if matching.search(ranges.names[row])]
-    end = np.minimum(ranges.end_ns[rows], BEYOND_NS)
-    names = dict(enumerate(ranges.names[row] for row in rows))
-    return NamedSpans(ranges.start_ns[rows], end, np.arange(len(rows)), names)
+    ranges = ranges.named(matching.search)
+    if threads is not None:
+        ranges = ranges.chosen(is_in(ranges.end_thread, [*threads]))
+    end = np.minimum(ranges.end_ns, BEYOND_NS)
+    return NamedSpans(ranges.start_ns, end, ranges.name, dict(enumerate(ranges.names)))
 
 
 def spans_named(

@@ -238,17 +238,16 @@ def _of_nvtx(rank: Rank, texts: _Texts) -> list[_Spans]:
     ranges = rank.trace.ranges(_OF_NVTX, rank.process, until).get(rank.process)
     if ranges is None:
         return []
-    places = {name: place for place, name in enumerate(dict.fromkeys(ranges.names))}
-    read = np.empty((3, len(places)), np.int64)
-    for name, place in places.items():
+    read = np.empty((3, len(ranges.names)), np.int64)
+    for place in dict.fromkeys(ranges.name.tolist()):
+        name = ranges.names[place]
         kind, text = _OPERATOR, name_until(name, OF_CALL)
         if name.startswith(module):
             kind, text = _MODULES, name.removeprefix(module)
         match = _SEQUENCE.search(name)
         read[:, place] = kind, _number(texts[kind], text), int(match[1]) if match else NULL
-    place_of = np.fromiter(map(places.__getitem__, ranges.names), np.int64, len(ranges.names))
-    kinds, numbers, sequence = read[:, place_of]
-    unknown = np.full(len(place_of), NULL)
+    kinds, numbers, sequence = read[:, ranges.name]
+    unknown = np.full(len(ranges), NULL)
     return [
         _Spans(
             ranges.start_ns,

@@ -329,13 +329,9 @@ def _read(trace: Trace, process: int, ranges: NamedRanges | None) -> PlaceRanges
     numbers: dict[str, int] = {}
     parts: list[tuple[Int64, Int64, Int64, Int64]] = []
     if ranges is not None:
-        is_place = {
-            name: not any(pattern.match(name) for pattern in PATTERNS) for name in {*ranges.names}
-        }
-        rows = [row for row, name in enumerate(ranges.names) if is_place[name]]
-        named = [numbers.setdefault(ranges.names[row], len(numbers)) for row in rows]
-        own = ranges.start_ns[rows], ranges.end_ns[rows], ranges.end_thread[rows]
-        parts.append((*own, np.array(named, np.int64)))
+        own = ranges.named(lambda name: not any(pattern.match(name) for pattern in PATTERNS))
+        named = [numbers.setdefault(name, len(numbers)) for name in own.texts]
+        parts.append((own.start_ns, own.end_ns, own.end_thread, np.array(named, np.int64)))
     functions = trace.python_functions(process)
     if functions is not None:
         chosen = {

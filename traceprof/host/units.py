@@ -97,7 +97,7 @@ def _served(rank: Rank, window: Window) -> Served | None:
     ranges = rank.trace.ranges(_SERVING, rank.process).get(rank.process)
     if marked is None or steps is None or ranges is None:
         return None
-    by_start = dict(zip(ranges.start_ns.tolist(), ranges.names, strict=True))
+    by_start = dict(zip(ranges.start_ns.tolist(), ranges.texts, strict=True))
     steady = steady_steps(rank, window)
     chosen = steady.step if len(steady.step) else steady.judged
     names = [by_start.get(start) for start in marked.start_ns[steps.source[chosen]].tolist()]

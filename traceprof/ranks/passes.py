@@ -200,10 +200,10 @@ def _ranges(rank: Rank) -> dict[int, Intervals]:
     named = rank.trace.ranges(_ANY_RANGE, rank.process).get(rank.process)
     if named is None:
         return {}
-    end = np.minimum(named.end_ns, intervals.BEYOND_NS)
     ranges = {}
     for kind, pattern in _COMPILED.items():
-        chosen = np.array([bool(pattern.match(name)) for name in named.names], np.bool_)
-        if chosen.any():
-            ranges[kind] = intervals.union(named.start_ns[chosen], end[chosen])
+        chosen = named.named(pattern.match)
+        if len(chosen):
+            end_ns = np.minimum(chosen.end_ns, intervals.BEYOND_NS)
+            ranges[kind] = intervals.union(chosen.start_ns, end_ns)
     return ranges

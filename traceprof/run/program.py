@@ -89,7 +89,7 @@ def _torch_evidence(trace: Trace, process: int, kernel_names: Iterable[str]) -> 
     if program is None or not _PYTHON.search(program):
         return None
     ranges = trace.ranges(_TORCH_RANGE, process).get(process)
-    return None if ranges is None or not len(ranges.names) else f"range {ranges.names[0]}"
+    return None if ranges is None or not len(ranges) else f"range {ranges.texts[0]}"
 
 
 _TRIAL = re.compile(r"\bredzone_checker")  # of XLA and TensorFlow, after an algorithm was tried

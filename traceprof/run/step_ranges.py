@@ -138,7 +138,7 @@ def find_training_ranges(
         if process in candidates:
             ranges = candidates[process]
             steps = steps if user else _marked_steps(ranges)
-            ends_ns, warm = _optimizer_ends(ranges), _matching(ranges, _WARM_UP)
+            ends_ns, warm = _optimizer_ends(ranges), ranges.named(_WARM_UP.search)
             warm_up = intervals.union(warm.start_ns, warm.end_ns)
         found[process] = TrainingRanges(steps, ends_ns, warm_up)
     return found
@@ -225,11 +225,10 @@ def _where(masks: Iterable[Mask], columns: Iterable[Int64]) -> list[Int64]:
 
 def _marked_steps(candidates: NamedRanges) -> StepRanges | None:
     for pattern in PATTERNS:
-        chosen = _matching(candidates, pattern)
-        if len(chosen.names):
-            cut = {
-                name.removeprefix(f"{labels.CUT} ") for name in _matching(candidates, _CUT).names
-            }
+        chosen = candidates.named(pattern.search)
+        if len(chosen):
+            cuts = candidates.named(_CUT.search).texts
+            cut = {name.removeprefix(f"{labels.CUT} ") for name in cuts}
             return _numbered(chosen, pattern, cut)
     return None
 
@@ -237,7 +236,7 @@ def _marked_steps(candidates: NamedRanges) -> StepRanges | None:
 def _optimizer_ends(candidates: NamedRanges) -> Int64:
     """Ends of optimizer steps; one inside another does not count."""
     for expression in _OPTIMIZER_STEPS:
-        end = _matching(candidates, expression).end_ns
+        end = candidates.named(expression.search).end_ns
         if len(end):
             end = end[end < OPEN_END]
             reached = np.maximum.accumulate(np.insert(end, 0, np.iinfo(np.int64).min))
@@ -245,41 +244,26 @@ def _optimizer_ends(candidates: NamedRanges) -> Int64:
     return NO_TRAINING_RANGES.optimizer_ends_ns
 
 
-def _matching(ranges: NamedRanges, expression: re.Pattern[str]) -> NamedRanges:
-    chosen = [index for index, name in enumerate(ranges.names) if expression.search(name)]
-    return _chosen(ranges, chosen)
-
-
-def _chosen(ranges: NamedRanges, chosen: Sequence[int] | Int64) -> NamedRanges:
-    return type(ranges)(
-        ranges.start_ns[chosen],
-        ranges.end_ns[chosen],
-        [ranges.names[index] for index in chosen],
-        ranges.thread[chosen],
-        ranges.end_thread[chosen],
-    )
-
-
 def _numbered(
     ranges: NamedRanges, expression: re.Pattern[str], cut: AbstractSet[str] = frozenset()
 ) -> StepRanges:
     """Steps by the numbers in their names; exceptions cut those with names in `cut`."""
-    num_named, ranges = len(ranges.names), _outer(ranges)
-    numbers = np.arange(len(ranges.names), dtype=np.int64)
+    num_named, ranges = len(ranges), _outer(ranges)
+    numbers, names = np.arange(len(ranges), dtype=np.int64), ranges.texts
     if expression.groups:
         group: str | int = "step" if "step" in expression.groupindex else 1
-        matches = [expression.search(name) for name in ranges.names]
+        matches = [expression.search(name) for name in names]
         texts = [match[group] or "" for match in matches if match]
         if all(text.isdecimal() and len(text) < 19 for text in texts):
             numbers = np.array([*map(int, texts)], np.int64)
-    is_cut = np.array([name in cut for name in ranges.names], np.bool_)
+    is_cut = np.array([name in cut for name in names], np.bool_)
     is_cut[-1:] |= ranges.end_ns[-1:] == OPEN_END
     return StepRanges(
         numbers,
         ranges.start_ns,
         ranges.end_ns,
         is_cut if bool(is_cut.any()) else None,
-        num_named - len(ranges.names),
+        num_named - len(ranges),
     )
 
 
@@ -299,4 +283,4 @@ def _outer(ranges: NamedRanges) -> NamedRanges:
         at, end = at[num_around:], end[num_around:]
         reached = np.maximum.accumulate(np.where(end < OPEN_END, end, 0))
         chosen.append(at[end > np.insert(reached[:-1], 0, -1)])
-    return _chosen(ranges, np.sort(np.concatenate(chosen)))
+    return ranges.chosen(np.sort(np.concatenate(chosen)))

@@ -103,7 +103,7 @@ def rows_of(found: dict[int, NamedRanges]) -> dict[int, list[tuple[int, int, str
         process: [
             (start, end, name, thread)
             for name, (start, end, thread) in zip(
-                of.names, as_rows(of.start_ns, of.end_ns, of.thread), strict=True
+                of.texts, as_rows(of.start_ns, of.end_ns, of.thread), strict=True
             )
         ]
         for process, of in found.items()
@@ -304,8 +304,8 @@ def test_running_numbers_are_read_from_texts_and_from_payloads_alike(tmp_path: P
                 rows(ranges),
                 [(label.operation, *label.facts.items()) for label in ranges.kinds],
                 [table.names[name] for name in table.name.tolist()],
-                steps.names,
-                calls.names,
+                steps.texts,
+                calls.texts,
                 trace.longest_ranges(3),
             )
         )

@@ -144,7 +144,8 @@ def _loader_ns(process: Process, limits_ns: Int64) -> float:
     if ranges is None:
         return 0.0
     kinds = [LOADER_STAGE.search(name) for name in ranges.names]
-    is_first = np.array([kind is not None and kind[1] == "CPU" for kind in kinds], np.bool_)
+    is_of_cpu = np.array([kind is not None and kind[1] == "CPU" for kind in kinds], np.bool_)
+    is_first = is_of_cpu[ranges.name]
     num, longest = max(len(limits_ns) - 1, 1), 0
     for thread in distinct_values(ranges.end_thread[is_first]).tolist():
         own = is_first & (ranges.end_thread == thread) & (ranges.end_ns < intervals.BEYOND_NS)

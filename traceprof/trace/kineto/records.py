@@ -317,9 +317,9 @@ def matching(
     numbers = [number for number, name in name_of.items() if pattern.search(name) is not None]
     rows = np.flatnonzero(is_in(ranges.name, numbers))
     rows = rows[np.lexsort((ranges.end_ns[rows], ranges.start_ns[rows]))]
-    thread = ranges.thread[rows]
-    names = [name_of[number] for number in ranges.name[rows].tolist()]
-    return NamedRanges(ranges.start_ns[rows], ranges.end_ns[rows], names, thread, thread)
+    thread, name = ranges.thread[rows], np.searchsorted(numbers, ranges.name[rows])
+    names = [name_of[number] for number in numbers]
+    return NamedRanges(ranges.start_ns[rows], ranges.end_ns[rows], name, thread, thread, names)
 
 
 def read_annotations(content: Content) -> RangeTable:

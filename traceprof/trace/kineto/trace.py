@@ -311,7 +311,7 @@ class KinetoTrace(Trace):
         if process not in {None, self._process}:
             return {}
         ranges = records.matching(self._annotations, matching, until)
-        return {self._process: ranges} if len(ranges.names) else {}
+        return {self._process: ranges} if len(ranges) else {}
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
         annotations = self.range_table(process)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -13,7 +13,6 @@ import numpy.typing as npt
 from traceprof import labels
 from traceprof.intervals import NO_NUMBERS, Int64
 from traceprof.labels import Label
-from traceprof.structs import Record
 from traceprof.trace.columns import Rows
 from traceprof.trace.model.communication_calls import (
     BARRIER,
@@ -34,14 +33,25 @@ BETWEEN_TEXTS = "\0"
 """A character that no text holds: it ends C strings, as NVTX has them."""
 
 
-class NamedRanges(Record, frozen=True):
+class NamedRanges(Rows, frozen=True):
     """NVTX ranges of one process, ordered by start, then end."""
 
     start_ns: Int64  # int64[n]
     end_ns: Int64  # int64[n]; the largest int64 if the range was still open at the capture's end
-    names: Sequence[str]  # n names
+    name: Int64  # int64[n], indices into `names`
     thread: Int64  # int64[n], the thread that opened it
     end_thread: Int64  # int64[n], the thread that closed it, or would have closed it
+    names: Sequence[str]  # by number
+
+    @property
+    def texts(self) -> list[str]:
+        """The name of each."""
+        return [self.names[number] for number in self.name.tolist()]
+
+    def named(self, is_wanted: Callable[[str], object]) -> NamedRanges:
+        """Return the ranges whose name a function accepts."""
+        accepts = np.array([bool(is_wanted(name)) for name in self.names], np.bool_)
+        return self.chosen(accepts[self.name])
 
 
 class RangeTable(Rows, frozen=True):

@@ -25,7 +25,13 @@ from traceprof.trace.model.ranges import (
 )
 from traceprof.trace.model.special_values import MAX_RANK, NULL, OPEN_END, whole_number
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.rows import check_few_processes, check_times, portions, read_strings
+from traceprof.trace.nsight.rows import (
+    check_few_processes,
+    check_times,
+    of_processes,
+    portions,
+    read_strings,
+)
 from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.numbering import NONE, NumberedTexts, Text
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
@@ -427,21 +433,13 @@ def ranges_named(
     columns = events.columns
     start, end, thread = columns.starts.at(rows), events.known_ends(rows), columns.thread(rows)
     end_thread = columns.end_thread(rows)
-    rank = {name: place for place, name in enumerate(sorted({*names}))}
-    of_name = np.array([rank[name] for name in names], np.int64)[number]
-    order = np.lexsort((thread, of_name, end, start))
-    process_of, in_order = schema.process_of_thread(thread[order]), np.array([*rank], object)
-    ranges = {}
-    for number in distinct_values(process_of).tolist():
-        indices = order[process_of == number]
-        ranges[number] = NamedRanges(
-            start[indices],
-            end[indices],
-            in_order[of_name[indices]].tolist(),
-            thread[indices],
-            end_thread[indices],
-        )
-    return ranges
+    used, place = numbered(number)
+    in_order = sorted({names[key] for key in used.tolist()})
+    rank = {name: number for number, name in enumerate(in_order)}
+    name = np.array([rank[names[key]] for key in used.tolist()], np.int64)[place]
+    order = np.lexsort((thread, name, end, start))
+    found = NamedRanges(start, end, name, thread, end_thread, in_order).chosen(order)
+    return of_processes(found, found.thread)
 
 
 def range_ends(events: Events, process: int) -> tuple[Int64, Int64]:
