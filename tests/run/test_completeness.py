@@ -327,12 +327,11 @@ def test_the_graph_of_a_last_layer_is_another(short: int, tmp_path: Path) -> Non
         assert bool(rank.completeness.losses.num_lost) == (short == 12)
 
 
-def test_a_last_launch_that_lacks_kernels_lost_them(tmp_path: Path) -> None:
-    """100 launches of a graph of 10 kernels, the last without five, and a kernel after it."""
-    builder = _replays([*[range(10)] * 99, range(5)]).kernel(2_100_000, 2_101_000)
+def test_a_last_launch_with_fewer_kernels_may_be_of_a_last_layer(tmp_path: Path) -> None:
+    """One pass: 24 launches of a graph of 10 kernels, the last of seven; a kernel follows."""
+    builder = _replays([*[range(10)] * 23, range(7)]).kernel(500_000, 501_000)
     with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
-        (reason,) = rank.completeness.losses.reasons
-        assert reason.startswith("1 launch of CUDA graphs has fewer kernels than others")
+        assert rank.completeness.losses.reasons == ()
 
 
 def test_replays_with_fewer_kernels_than_their_like_lost_some(tmp_path: Path) -> None:

@@ -635,8 +635,7 @@ def _expected(replay: Int64, signature: Int64, first_signature: Int64, thread: I
     content = np.zeros(len(count), np.int64)
     np.add.at(content, replay, number[kind])
     expected = count.copy()
-    # Where another graph follows than after the usual one, it is another graph: a last layer's.
-    # After a thread's last launch none follows: what followed equal ones decides.
+    # Where another graph follows than after the usual one, or none, it is another: a last layer's.
     order = np.argsort(thread, kind="stable")
     follows, is_same = np.full(len(count), -1, np.int64), np.diff(thread[order]) == 0
     follows[order[:-1][is_same]] = first_signature[order[1:][is_same]]
@@ -649,9 +648,7 @@ def _expected(replay: Int64, signature: Int64, first_signature: Int64, thread: I
         is_rare = times <= _MAX_RARE * times[common]
         rare = like[is_rare[which] & (count[like] < count[usual])]
         after, times_after = np.unique(follows[like[which == common]], return_counts=True)
-        is_last, is_like = follows[rare] < 0, follows[rare] == after[np.argmax(times_after)]
-        others = content[rare[~is_last & ~is_like]]
-        rare = rare[is_like | (is_last & ~is_in(content[rare], others))]
+        rare = rare[follows[rare] == after[np.argmax(times_after)]]
         if times[common] < _MIN_REPLAYS or 2 * times[common] < len(like) or not len(rare):
             continue
         in_usual = np.bincount(kind[replay == usual], minlength=len(kinds))

@@ -165,6 +165,12 @@ def test_other_tools_are_called_by_name(tool: str, tmp_path: Path) -> None:
     assert ("traceprof record" in raised.value.remedy) is not tool.startswith("rocprof")
 
 
+def test_another_tool_is_called_by_name_whose_document_is_one_value(tmp_path: Path) -> None:
+    document = {"rocprofiler-sdk-tool": ["x" * (33 << 20)]}
+    with pytest.raises(TraceFormatError, match="it was written by rocprofv3"):
+        opened(tmp_path / "x.json", json.dumps(document))
+
+
 def test_counters_of_kernels_are_no_timeline(tmp_path: Path) -> None:
     counters = [event("cuda_profiler_range", "gemm", 20, 5, (0, 0), dram__bytes_read=7)]
     with pytest.raises(TraceFormatError, match="CUPTI's range profiler"):

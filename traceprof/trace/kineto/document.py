@@ -237,7 +237,8 @@ class KinetoDocument:
         if self._is_read:
             raise _CutError
         if len(text) > _MAX_VALUE_BYTES:
-            raise self._damaged(f"a value of more than {_MAX_VALUE_BYTES >> 20} MiB")
+            too_long = f"a value of more than {_MAX_VALUE_BYTES >> 20} MiB"
+            raise _of_another_tool(self._file) or self._damaged(too_long)
         self._fill(2 * len(self._buffer))
 
     def _next_char(self) -> str:
@@ -409,6 +410,13 @@ def without_events(file: TraceFile, *, is_cut: bool, unread: frozenset[str]) -> 
         return file.damaged("it is cut short before its first event is complete", COPY_AGAIN)
     if _COUNTERS in unread:
         return file.damaged(*_COUNTERS_ONLY)
+    return _of_another_tool(file) or file.damaged(
+        "JSON that holds no complete event of torch.profiler's", RECORD_AGAIN
+    )
+
+
+def _of_another_tool(file: TraceFile) -> TraceFormatError | None:
+    """Return the error of a file that another tool wrote; None if nothing shows that."""
     sample = b""
     for piece in file.pieces():
         sample += piece
@@ -418,4 +426,4 @@ def without_events(file: TraceFile, *, is_cut: bool, unread: frozenset[str]) -> 
         if re.search(mark, sample):
             again = _PROFILE_AMD if tool.startswith("rocprof") else _PROFILE_AGAIN
             return file.damaged(f"it was written by {tool}, not by torch.profiler", again)
-    return file.damaged("JSON that holds no complete event of torch.profiler's", RECORD_AGAIN)
+    return None
