@@ -56,6 +56,8 @@ def test_code_of_the_host_by_its_place(kind: PlaceKind, tmp_path: Path) -> None:
     assert found.advice[0] == BY_PLACE[kind][0]
     assert found.place == RANGES[kind]
     assert RANGES[kind] in found.title
+    headline = known(document(closed_analysis(tmp_path / "trace.json").result).headline)
+    assert f"the host is in {kind.value} (" in known(headline.verdict).problem
 
 
 def test_one_place_has_several_numbers(tmp_path: Path) -> None:

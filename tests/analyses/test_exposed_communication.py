@@ -287,6 +287,21 @@ def test_remedies_are_for_reasons_of_the_usual_steps(tmp_path: Path) -> None:
     assert "Fix rank 1" not in " ".join(found.advice)
 
 
+def test_ranks_that_are_late_in_turn(tmp_path: Path) -> None:
+    """Three ranks, another one of which comes last each time."""
+    builder = TraceBuilder()
+    for rank, pid in enumerate((100, 200, 300)):
+        for index in range(6):
+            at, start = index * 100 * MS, (40 if index % 3 == rank else 10) * MS
+            builder.kernel(at, at + 10 * MS, launch=(at, at + 1), pid=pid)
+            how: dict[str, Any] = {"launch": (at + 2, at + 3), "stream": 20, "pid": pid}
+            builder.kernel(at + start, at + 60 * MS, ALL_REDUCE, **how)
+            builder.kernel(at + 60 * MS, at + 90 * MS, launch=(at + 4, at + 5), pid=pid)
+    found = finding(builder.write(tmp_path))
+    assert "waiting for rank 1 and 1 more" in found.title
+    assert found.advice[0].startswith("Fix what makes 2 ranks late in turn, rank 1 most, first")
+
+
 @pytest.mark.parametrize(("first", "is_said"), [(10, False), (40, True)])
 def test_a_slow_link_is_not_said_of_waits(tmp_path: Path, first: int, is_said: bool) -> None:
     """Each reduction moves 1 MiB in 1 ms, on NVLink; rank 0 has waited for 30 ms before, or not."""

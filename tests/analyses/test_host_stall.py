@@ -80,8 +80,12 @@ def test_garbage_collection_between_operators(tmp_path: Path) -> None:
     for place in reversed(launches[105:800:137]):
         host.actions[place:place] = (Push("gc.collect", DEFAULT_DOMAIN), Busy(9 * MS), Pop())
     export = recorded(Setup(hosts, lambda _: []), tmp_path / "run.sqlite")
-    (finding,) = judged(*write_traces(export, tmp_path, "run"))
+    paths = write_traces(export, tmp_path, "run")
+    (finding,) = judged(*paths)
     assert finding.metrics["held_up_by"] == "garbage collection"
+    assert (
+        "goes to garbage collection" in known(three_lines(closed_analysis(*paths).result)).problem
+    )
     assert finding.metrics["num_calls"] == 6
     assert finding.metrics["stalled_ns"] == pytest.approx(54 * MS, rel=0.01)
     assert "gc.freeze()" in finding.advice[0]

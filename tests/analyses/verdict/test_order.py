@@ -64,6 +64,12 @@ def test_the_cost_comes_first_then_what_is_expected() -> None:
     assert [one.id for one in in_order(mixed, STEP_NS)] == [one.id for one in expected]
 
 
+def test_of_kernels_with_few_blocks_only_what_is_idle_is_expected() -> None:
+    """Their limit is all their time; they come after a wait that costs more."""
+    findings = [made("few-blocks", Saving.at_most(900), 50), made("host-sync", Saving.at_most(90))]
+    assert [one.id for one in in_order(findings, STEP_NS)] == ["host-sync", "few-blocks"]
+
+
 @pytest.mark.parametrize(("cost", "first"), [(20, "host-sync"), (19, "gpu-idle")])
 def test_a_cause_of_much_of_a_symptom_stands_before_it(cost: int, first: str) -> None:
     findings = [

@@ -240,11 +240,12 @@ def main_reasons(by_reason: Int64) -> list[tuple[Reason, int]]:
     return sorted(reasons, key=lambda pair: -pair[1])
 
 
-def late_ranks(operations: ExposedOperations) -> list[int]:
-    """Return the numbers of the ranks that were waited for, the one that cost most first."""
+def late_ranks(operations: ExposedOperations) -> dict[int, int]:
+    """Return how long steady steps waited for each late rank, the one that cost most first."""
     ranks, cost = sums(operations.waits.last, operations.waits.ns * operations.is_usual)
     order = np.argsort(-cost, kind="stable")
-    return [rank for rank in ranks[order].tolist() if rank >= 0]
+    pairs = zip(ranks[order].tolist(), cost[order].tolist(), strict=True)
+    return {rank: ns for rank, ns in pairs if rank >= 0}
 
 
 def costliest(names: Names, ns: Int64) -> str | None:
@@ -263,7 +264,7 @@ def title(
     for reason, ns in main_reasons(operations.by_reason())[:_NUM_NAMED]:
         if reason is Reason.LATE_INPUT and not has_compute:
             continue  # earlier or later input would change nothing
-        parts.append(f"{duration(ns)} {_SAID[reason].format(_who(late_ranks(operations)))}")
+        parts.append(f"{duration(ns)} {_SAID[reason].format(_who([*late_ranks(operations)]))}")
     text = f"{claim}: {', '.join(parts)}" if parts else claim
     if other is not None:
         text += f", but most in the mean step {_SAID[other].format('other ranks')}"
@@ -462,8 +463,13 @@ def advice(
     how_to_collect: HowToCollect,
 ) -> tuple[str, ...]:
     """Return remedies in words, and what to record to know more."""
-    ranks, operation = late_ranks(operations), "" if rate is None else rate.operation
-    who = f"rank {ranks[0]}" if ranks else "late ranks"
+    operation = "" if rate is None else rate.operation
+    late = late_ranks(operations)
+    first = next(iter(late), None)
+    who = "late ranks" if first is None else f"rank {first}"
+    if first is not None and 2 * late[first] <= sum(late.values()):
+        num = np.count_nonzero([*late.values()])
+        who = f"what makes {num} ranks late in turn, {who} most," if num else who
     lines = [remedy.text(operation, who) for remedy in chosen]
     lines += _what_to_record(operations, how_to_collect)
     # What is long where waits are not known may be waiting: then no bytes help.

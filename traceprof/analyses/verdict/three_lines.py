@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analyses.compute_parts import GRAPH
+from traceprof.analyses.gpu_idle.advice import BY_PLACE
 from traceprof.analyses.host_stall import FEW_CORES
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.remedies import COLLECT, EVALUATE_ELSEWHERE, SAVE_BESIDE
@@ -37,6 +38,8 @@ from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.yields import MIN_CHANGES, cause_of, expected_ns, usual_yield
 from traceprof.errors import one_line
 from traceprof.findings import Finding, Severity, Text, share
+from traceprof.host.places import kind_of
+from traceprof.host.rank_stalls import GARBAGE
 from traceprof.kernel_names import function_name, readable
 from traceprof.kernel_names.categories import Category
 from traceprof.run.completeness import Losses
@@ -446,11 +449,17 @@ def _problem(finding: Finding, analysis: RunResult, kind: str) -> str:
         form = "slower-kernel" if finding.metrics.get("kernel") else "slower"
     if finding.id == "gpu-idle" and cause == "host_code" and "unified memory" in finding.title:
         cause = "pages"
+    kind_of_host = kind_of(str(finding.metrics.get("host_in") or ""))
+    idle = _IDLE.get(cause, _IDLE["unknown"])
+    if cause == "host_code" and kind_of_host in BY_PLACE:
+        idle = f"the host is in {kind_of_host.value}"
     stage = finding.metrics.get("longest_stage")
     if finding.id == "pipeline-bubble" and stage is not None:
         form = "longest-stage"
-    if finding.metrics.get("held_up_by") == FEW_CORES:
+    held_up_by = finding.metrics.get("held_up_by")
+    if held_up_by == FEW_CORES:
         form = "few-cores"
+    garbage = held_up_by if held_up_by == GARBAGE else None
     return _SENTENCES[form].format(
         cost=f"{percent(share_of_step(finding, analysis.breakdown))} of the {kind}",
         rank=finding.rank,
@@ -461,12 +470,12 @@ def _problem(finding: Finding, analysis: RunResult, kind: str) -> str:
         peers=peers,
         kernel=one_line(str(finding.metrics.get("kernel")), _MAX_PLACE),
         slower=f"{finding.metrics.get('slower') or 0:.2f}",
-        idle=_IDLE.get(cause, _IDLE["unknown"]),
+        idle=idle,
         exposed=_exposed(finding, cause),
         place=_place(finding),
         api=f" ({api})" if isinstance(api, str) else "",
         title=_within(one_line(finding.title), _MAX_ACTION),
-        claim=_CLAIMS.get(finding.id),
+        claim=garbage or _CLAIMS.get(finding.id),
         unfused=unfused,
     )
 

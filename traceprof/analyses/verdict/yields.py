@@ -92,4 +92,6 @@ def expected_ns(finding: Finding, step_ns: int) -> int:
     if most_ns is None:
         return round(of_any * finding.impact_fraction * step_ns)
     known = usual_yield(finding)
+    if known is None and finding.id == "few-blocks":  # of its kernels' time the idle share
+        most_ns = min(most_ns, round(finding.impact_fraction * step_ns))
     return round(most_ns * (of_any if known is None else known.expected))
