@@ -57,7 +57,29 @@ def test_code_of_the_host_by_its_place(kind: PlaceKind, tmp_path: Path) -> None:
     assert found.place == RANGES[kind]
     assert RANGES[kind] in found.title
     headline = known(document(closed_analysis(tmp_path / "trace.json").result).headline)
-    assert f"the host is in {kind.value} (" in known(headline.verdict).problem
+    said = {
+        PlaceKind.CHECKPOINT: "saves a checkpoint (save checkpoint)",
+        PlaceKind.EVALUATION: "evaluates the model (evaluate)",
+        PlaceKind.COLLECTION: "collects garbage (garbage collection)",
+    }
+    assert said.get(kind, "runs code of its own") in known(headline.verdict).problem
+
+
+def test_compilation_in_steps_is_called_that(tmp_path: Path) -> None:
+    events, begin = [], 1000
+    for number in range(9):
+        length = 60_000 if number in {3, 5} else 1_000
+        name = "compile_fx (dynamo_timed)" if number in {3, 5} else "log"
+        events += [
+            annotation(f"ProfilerStep#{number}", begin - 10, begin + length - 20),
+            annotation(name, begin + 600, begin + length - 30),
+            call(begin, begin + 5, number=number + 1),
+            kernel(begin + 10, begin + 900, name=TORCH, number=number + 1),
+        ]
+        begin += length
+    result = closed_analysis(write(tmp_path / "trace.json", events)).result
+    problem = known(known(document(result).headline).verdict).problem
+    assert "the host compiles (compile_fx" in problem
 
 
 def test_one_place_has_several_numbers(tmp_path: Path) -> None:

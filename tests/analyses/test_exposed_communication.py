@@ -287,6 +287,28 @@ def test_remedies_are_for_reasons_of_the_usual_steps(tmp_path: Path) -> None:
     assert "Fix rank 1" not in " ".join(found.advice)
 
 
+def test_a_late_rank_that_waits_itself_is_not_the_one_to_fix(tmp_path: Path) -> None:
+    """Rank 2 computes for 60 ms, rank 1 waits for it, and rank 0 for rank 1."""
+    builder = TraceBuilder()
+    begins = {(0, "a"): 10, (1, "a"): 63, (1, "b"): 10, (2, "b"): 60}
+    for rank, pid in enumerate((100, 200, 300)):
+        for index in range(4):
+            at = index * 100 * MS
+            builder.kernel(at, at + (60 if rank == 2 else 10) * MS, launch=(at, at + 1), pid=pid)
+            for place, (group, end) in enumerate((("b", 62), ("a", 65))):
+                if (rank, group) not in begins:
+                    continue
+                call, start = at + 10 * place + 2, at + begins[rank, group] * MS
+                text = f"all_reduce bytes=64 group={group} rank={rank} size=2 seq={index}"
+                builder.label(text, call, call + 4, pid=pid)
+                how: dict[str, Any] = {"launch": (call + 1, call + 2), "stream": 20, "pid": pid}
+                builder.kernel(start, at + end * MS, ALL_REDUCE, **how)
+            builder.kernel(at + 65 * MS, at + 90 * MS, launch=(at + 40, at + 41), pid=pid)
+    found = finding(builder.write(tmp_path))
+    assert "waiting for rank 1" in found.title
+    assert "Fix rank 2 first" in found.advice[0]
+
+
 def test_ranks_that_are_late_in_turn(tmp_path: Path) -> None:
     """Three ranks, another one of which comes last each time."""
     builder = TraceBuilder()

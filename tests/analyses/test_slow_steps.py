@@ -167,6 +167,15 @@ def test_of_several_that_ran_only_then_the_longest_is_named(tmp_path: Path) -> N
     assert step.cause_ns == pytest.approx(0.45 * EXTRA, abs=30 * US)
 
 
+def test_of_ranges_around_each_other_the_one_that_says_more_is_named(tmp_path: Path) -> None:
+    def compiled(trace: TraceBuilder, time: int) -> None:
+        range_of("Torch-Compiled Region: 0/0")(trace, time)
+        trace.nvtx("torch.compile", time + 50 * US, time + EXTRA - 70 * US)
+
+    [step] = found(training(compiled), tmp_path)
+    assert (step.cause, step.label) == ("compile", "torch.compile")
+
+
 def test_a_kernel_that_ran_only_then_is_named(tmp_path: Path) -> None:
     """Where no range says so, what an evaluation has for itself tells more than its gemm."""
 

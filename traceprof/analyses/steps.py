@@ -372,6 +372,7 @@ MIN_FACTOR = 1.5
 _MIN_EXPLAINED = 0.5  # of what a slow step takes more
 _MAX_ELSEWHERE = 0.1  # of the usual steps
 _MIN_CANDIDATE = 0.1
+_ABOUT = 0.9  # of the time of what took most
 _MAX_CANDIDATES = 12
 _MAX_EXPLAINED_STEPS = 100  # the costliest; of others the part is named
 _FILE = re.compile(
@@ -551,7 +552,14 @@ class _Steps:
 
     def ran_in(self, step: int, candidates: list[_Candidate]) -> _Why:
         """Return what took most time of a step, of what ran in slow steps only."""
-        cause, label, when, spent = max(candidates, key=lambda candidate: candidate.spent[step])
+        most = max(int(candidate.spent[step]) for candidate in candidates)
+
+        def by_time(candidate: _Candidate) -> tuple[bool, int]:
+            """Of ranges around each other that which says more."""
+            ns, is_known = int(candidate.spent[step]), candidate.cause not in {"range", "operator"}
+            return is_known and ns >= _ABOUT * most, ns
+
+        cause, label, when, spent = max(candidates, key=by_time)
         place = int(np.searchsorted(when.end_ns, self.start_ns[step], side="right"))
         return _Why(cause, label, int(spent[step]), int(when.start_ns[min(place, len(when) - 1)]))
 

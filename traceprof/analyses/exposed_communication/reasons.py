@@ -22,6 +22,7 @@ from traceprof.communication.readiness import FOLLOWS_NS
 from traceprof.findings import MAX_EVIDENCE, Evidence, bullets
 from traceprof.intervals import Int64, Mask
 from traceprof.kernel_names import UNKNOWN_OPERATION
+from traceprof.ranks.comparison import RankComparison
 from traceprof.ranks.waits import RankWaits, Transfer
 from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import steady_steps
@@ -74,6 +75,7 @@ class ExposedOperations(Record, frozen=True):
     next_compute: Names  # what computes next after it
     # the waits that the comparison of ranks found, or why nothing is known of them
     waiting: Packed[Waiting] | str
+    root: int | None  # the late rank that itself waits least of those that wait for each other
     # bool[n], whether it began in a steady step; all, if none that is exposed did
     is_usual: Mask
     has_others: bool  # whether the report shows other ranks that take part
@@ -208,6 +210,7 @@ def exposed_operations(rank: Rank, window: Window) -> ExposedOperations:
         input=operation_names(rank, source),
         next_compute=operation_names(rank, after),
         waiting=ALONE,
+        root=None,
         is_usual=is_usual if is_usual.any() else ~is_usual,
         has_others=bool(is_kernel.any()) and int(sent.world_size.max(initial=-1)) != 1,
         is_pipeline=bool(((sent.peer >= 0) | (sent.peer_in_communicator >= 0)).any()),
@@ -246,6 +249,24 @@ def late_ranks(operations: ExposedOperations) -> dict[int, int]:
     order = np.argsort(-cost, kind="stable")
     pairs = zip(ranks[order].tolist(), cost[order].tolist(), strict=True)
     return {rank: ns for rank, ns in pairs if rank >= 0}
+
+
+def root_of(operations: ExposedOperations, ranks: RankComparison) -> int | None:
+    """Return the rank to fix: that which was waited for most, or for which that one waited itself.
+
+    A rank that waits for half as long as others wait for it passes on what another one costs.
+    """
+    root, cost = next(iter(late_ranks(operations).items()), (None, 0))
+    seen: set[int | None] = {None}
+    while root not in seen:
+        seen.add(root)
+        waits = ranks.waits_of(root)
+        last, ns = sums(waits.last, waits.wait_ns * (waits.wait_ns > waits.uncertainty_ns))
+        most = int(ns.argmax()) if len(ns) else 0
+        if not len(ns) or 2 * ns[most] < cost:
+            break
+        root, cost = ranks.ranks[int(last[most])], int(ns[most])
+    return root
 
 
 def costliest(names: Names, ns: Int64) -> str | None:
@@ -466,10 +487,10 @@ def advice(
     operation = "" if rate is None else rate.operation
     late = late_ranks(operations)
     first = next(iter(late), None)
-    who = "late ranks" if first is None else f"rank {first}"
+    who = "late ranks" if first is None else f"rank {operations.root}"
     if first is not None and 2 * late[first] <= sum(late.values()):
         num = np.count_nonzero([*late.values()])
-        who = f"what makes {num} ranks late in turn, {who} most," if num else who
+        who = f"what makes {num} ranks late in turn, rank {first} most," if num else who
     lines = [remedy.text(operation, who) for remedy in chosen]
     lines += _what_to_record(operations, how_to_collect)
     # What is long where waits are not known may be waiting: then no bytes help.

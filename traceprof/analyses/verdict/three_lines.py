@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analyses.compute_parts import GRAPH
-from traceprof.analyses.gpu_idle.advice import BY_PLACE
 from traceprof.analyses.host_stall import FEW_CORES
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.remedies import COLLECT, EVALUATE_ELSEWHERE, SAVE_BESIDE
@@ -38,7 +37,7 @@ from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.yields import MIN_CHANGES, cause_of, expected_ns, usual_yield
 from traceprof.errors import one_line
 from traceprof.findings import Finding, Severity, Text, share
-from traceprof.host.places import kind_of
+from traceprof.host.places import PlaceKind, kind_of
 from traceprof.host.rank_stalls import GARBAGE
 from traceprof.kernel_names import function_name, readable
 from traceprof.kernel_names.categories import Category
@@ -71,6 +70,12 @@ _IDLE = {
     "turnaround": "it takes time between operations, even those launched in time",
     "unknown": "the report does not show why",
     "pages": "the host works on pages of unified memory that move one by one",
+}
+_IN_PLACE = {
+    PlaceKind.CHECKPOINT: "the host saves a checkpoint",
+    PlaceKind.EVALUATION: "the host evaluates the model",
+    PlaceKind.COLLECTION: "Python collects garbage",
+    PlaceKind.COMPILE: "the host compiles",
 }
 _EXPOSED = {
     "waiting": "it waits for other ranks",
@@ -449,10 +454,9 @@ def _problem(finding: Finding, analysis: RunResult, kind: str) -> str:
         form = "slower-kernel" if finding.metrics.get("kernel") else "slower"
     if finding.id == "gpu-idle" and cause == "host_code" and "unified memory" in finding.title:
         cause = "pages"
-    kind_of_host = kind_of(str(finding.metrics.get("host_in") or ""))
     idle = _IDLE.get(cause, _IDLE["unknown"])
-    if cause == "host_code" and kind_of_host in BY_PLACE:
-        idle = f"the host is in {kind_of_host.value}"
+    if cause in {"host_code", "setup"}:
+        idle = _IN_PLACE.get(kind_of(str(finding.metrics.get("host_in") or "")), idle)
     stage = finding.metrics.get("longest_stage")
     if finding.id == "pipeline-bubble" and stage is not None:
         form = "longest-stage"
