@@ -13,15 +13,15 @@ from tests.reference.gpu_programs import Program, reducing
 from tests.reference.streams import read
 from tests.support.builders import ALL_GATHER, ALL_REDUCE, SEND_RECV, TraceBuilder, record, wait
 from tests.support.changes import on_one_clock
-from tests.support.selection import long_after
+from tests.support.selection import known, long_after
 from tests.support.traces import GPU_SAMPLES, analysis_of, ranks_of
 from traceprof.analyses import exposed_communication
 from traceprof.analyses.exposed_communication import ExposedCommunicationResult
-from traceprof.analyses.exposed_communication.reasons import CLOCKS, UNMATCHED
+from traceprof.analyses.exposed_communication.reasons import CLOCKS, UNMATCHED, link_rate
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.communication.exposure import Reason
 from traceprof.findings import Finding
-from traceprof.ranks.waits import RankWaits
+from traceprof.ranks.waits import RankWaits, Transfer
 from traceprof.run.opening import Window
 
 MS = 1_000_000
@@ -343,6 +343,15 @@ def test_a_slow_link_is_not_said_of_waits(tmp_path: Path, first: int, is_said: b
     assert found.metrics["peak_gb_per_s"] == 300
     assert ("; AllReduce moves 1.05 GB/s, 0.3 % of its link's 300 GB/s" in found.title) == is_said
     assert any("slower than its link" in line for line in found.advice) == is_said
+
+
+@pytest.mark.parametrize(("each_us", "is_slow"), [(30, False), (130, True)])
+def test_what_may_be_latency_tells_nothing_of_a_link(each_us: int, is_slow: bool) -> None:
+    """Ten all-gathers of 2 MiB."""
+    gb_per_s = (2 << 20) / (1000 * each_us)
+    transfer = Transfer(10, 0, 10_000 * each_us, gb_per_s, gb_per_s, None, None, None, "intra-node")
+    rate = known(link_rate("AllGather", {("AllGather", None): transfer}, {"intra-node": 300.0}))
+    assert rate.is_slow == is_slow
 
 
 def test_ranks_that_are_missing_make_waiting_unknown(tmp_path: Path) -> None:

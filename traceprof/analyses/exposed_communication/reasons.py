@@ -13,6 +13,7 @@ from traceprof.analyses.links import link_findings
 from traceprof.communication.exposure import Exposure, Reason, exposure
 from traceprof.communication.messages import (
     LARGE_BYTES,
+    MAX_LATENCY_NS,
     Names,
     asynchronous_calls,
     messages,
@@ -50,7 +51,9 @@ class LinkRate(Record, frozen=True):
     operation: str  # what they do
     busbw_gb_per_s: float  # as nccl-tests counts it
     peak_gb_per_s: float | None  # what their link can carry in one direction, None where not known
-    is_large: bool  # whether they carry enough each, at their mean, for it to tell of the link
+    # whether they carry enough each, and take longer than latency may, at their mean, for it to
+    # tell of the link
+    is_large: bool
 
     @property
     def utilization(self) -> float | None:
@@ -182,7 +185,8 @@ def link_rate(
         kind,
         longest.busbw_gb_per_s,
         None if longest.scope is None else peaks_gb_per_s.get(longest.scope),
-        total_bytes >= LARGE_BYTES * longest.num_matched,
+        total_bytes >= LARGE_BYTES * longest.num_matched
+        and longest.transfer_ns >= MAX_LATENCY_NS * longest.num_matched,
     )
 
 
@@ -257,8 +261,8 @@ def root_of(operations: ExposedOperations, ranks: RankComparison) -> int | None:
     A rank that waits for half as long as others wait for it passes on what another one costs.
     """
     root, cost = next(iter(late_ranks(operations).items()), (None, 0))
-    seen: set[int | None] = {None}
-    while root not in seen:
+    seen = set[int]()
+    while root is not None and root not in seen:
         seen.add(root)
         waits = ranks.waits_of(root)
         last, ns = sums(waits.last, waits.wait_ns * (waits.wait_ns > waits.uncertainty_ns))
@@ -485,12 +489,10 @@ def advice(
 ) -> tuple[str, ...]:
     """Return remedies in words, and what to record to know more."""
     operation = "" if rate is None else rate.operation
-    late = late_ranks(operations)
-    first = next(iter(late), None)
-    who = "late ranks" if first is None else f"rank {operations.root}"
-    if first is not None and 2 * late[first] <= sum(late.values()):
-        num = np.count_nonzero([*late.values()])
-        who = f"what makes {num} ranks late in turn, rank {first} most," if num else who
+    late = {rank: ns for rank, ns in late_ranks(operations).items() if ns}
+    who = "late ranks" if operations.root is None else f"rank {operations.root}"
+    if late and 2 * max(late.values()) <= sum(late.values()):
+        who = f"what makes {len(late)} ranks late in turn, rank {next(iter(late))} most,"
     lines = [remedy.text(operation, who) for remedy in chosen]
     lines += _what_to_record(operations, how_to_collect)
     # What is long where waits are not known may be waiting: then no bytes help.
@@ -543,5 +545,6 @@ PAGE = {
     "advice": bullets(remedy.text() for remedy in Remedy),
     "cpu_advice": bullets(cpu_advice(OPERATIONS)),
     "large": str(LARGE_BYTES >> 20),
+    "latency": f"{MAX_LATENCY_NS // 1000} µs",
     "follows": f"{FOLLOWS_NS // 1000} µs",
 }
