@@ -115,55 +115,21 @@ def _none_outstanding(
     is_none = np.ones(len(operations), np.bool_)
     if rank.calls is None:
         return is_none
-    begun = rank.calls.start_ns[ready.call[operations]]
-    place = ready.place[operations]
+    begun, place = rank.calls.start_ns[ready.call[operations]], ready.place[operations]
     for stream in distinct_values(ready.stream).tolist():
         here = np.flatnonzero((ready.stream == stream) & (ready.place >= 0))
-        if len(here) == 0:
-            continue
-        here = here[np.lexsort((ready.end_ns[here], ready.start_ns[here], ready.place[here]))]
-        first = _first_not_awaited(ready, here, waits, place)
-        stop = np.searchsorted(ready.place[here], until, side="left")
-        # The operation itself does not count.
-        end = ready.end_ns[here]
-        numbers = np.full(len(ready), -1, np.int64)
-        numbers[here] = np.arange(len(here))
-        itself = numbers[operations]
-        middle = np.where((itself >= first) & (itself < stop), itself, stop)
-        latest = np.maximum(_highest(end, first, middle), _highest(end, middle + 1, stop))
-        is_none &= latest <= begun
+        here = here[np.lexsort((ready.start_ns[here], ready.place[here]))]
+        # A wait for an operation is a wait for all operations before it on its stream.
+        awaited = waits.chosen(waits.awaited_stream == stream)
+        starts = np.sort(ready.start_ns[here])
+        num_until = np.searchsorted(starts, awaited.awaited_start_ns, side="right")
+        num_known = np.append(0, np.maximum.accumulate(num_until))
+        first = num_known[np.searchsorted(awaited.place, place)]
+        # Operations of a stream end in order; the operation itself does not count.
+        last = np.searchsorted(ready.place[here], until) - 1
+        last -= np.append(here, -1)[last] == operations
+        is_none &= (last < first) | (np.append(ready.end_ns[here], 0)[last] <= begun)
     return is_none
-
-
-def _first_not_awaited(ready: Readiness, here: Int64, waits: StreamWaits, place: Int64) -> Int64:
-    """Return how many operations of a stream had been waited for before each place, int64[n].
-
-    A wait for an operation is a wait for all operations before it on its stream.
-
-    `here`: int64[m], indices into it: the communication of one stream, in order. `place`: int64[n].
-    """
-    of_stream = np.flatnonzero(waits.awaited_stream == ready.stream[here[0]])
-    is_wait = np.repeat([False, True], [len(here), len(of_stream)])
-    columns = (
-        is_wait,
-        np.concatenate((ready.end_ns[here], waits.end_ns[of_stream])),
-        np.concatenate((ready.start_ns[here], waits.awaited_start_ns[of_stream])),
-        np.concatenate((ready.place[here], waits.awaited_place[of_stream])),
-    )
-    order = np.lexsort(columns)
-    num_until = np.empty(len(order), np.int64)
-    num_until[order] = np.cumsum(~is_wait[order])
-    highest = np.maximum.accumulate(num_until[len(here) :])
-    at = np.searchsorted(waits.place[of_stream], place, side="left")
-    return np.append(0, highest)[at]
-
-
-def _highest(values: Int64, first: Int64, stop: Int64) -> Int64:
-    """Maximum of the values in each [first, stop), int64[n]; the least int64 if empty."""
-    least = np.iinfo(np.int64).min
-    limits = np.minimum(np.stack((first, np.maximum(first, stop)), axis=1).ravel(), len(values))
-    highest = np.maximum.reduceat(np.append(values, least), limits)[::2]
-    return np.where(first < stop, highest, least)
 
 
 class Reason(IntEnum):

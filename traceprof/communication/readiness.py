@@ -40,7 +40,6 @@ class StreamWaits(Rows, frozen=True):
     # groups joined
     operation: Int64
     awaited_stream: Int64  # int64[n], the stream of that operation
-    awaited_place: Int64  # int64[n], the place of the call that launched it
     awaited_start_ns: Int64  # int64[n], when it started
     end_ns: Int64  # int64[n], when it ended
 
@@ -123,7 +122,6 @@ def _stream_waits(rank: Rank) -> StreamWaits | None:
         awaiting.stream[wait],
         last.index,
         last.stream,
-        last.place,
         last.start_ns,
         last.end_ns,
     )
