@@ -26,7 +26,7 @@ from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.host_clock import clocks_disagree, many_are_early
 from traceprof.run.rank import Rank, Window
 from traceprof.trace.columns import Rows
-from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.grouping import distinct_values, is_in, reached_before
 from traceprof.trace.model.special_values import UNKNOWN
 
 
@@ -54,13 +54,10 @@ def compute_after(rank: Rank, times_ns: Int64, stream: Int64) -> Int64:
 
 def _launched(rank: Rank, index: Int64) -> Int64:
     """Return when the launches of operations returned, int64[n]; -1 if unknown."""
-    launch, calls = np.full(len(index), UNKNOWN, np.int64), rank.calls
-    if calls is None:
-        return launch
-    for number, which, rows in rank.operations.parts(index):
-        call = rank.launched_by[number][rows]
-        launch[which[call >= 0]] = calls.ends(call[call >= 0])
-    return launch
+    if rank.calls is None:
+        return np.full(len(index), UNKNOWN, np.int64)
+    call = np.append(np.concatenate(rank.launched_by), -1)[index]
+    return np.append(rank.calls.end_ns, UNKNOWN)[call]
 
 
 def needed_at_once(rank: Rank, ready: Readiness, operations: Int64) -> Mask:
@@ -184,7 +181,9 @@ def exposure(rank: Rank, window: Window) -> tuple[Exposure, Int64]:
     """
     ready = readiness(rank)
     order = np.lexsort((ready.end_ns, ready.start_ns))
-    low, high = _owned(ready.start_ns[order], ready.end_ns[order], window)
+    start, end = ready.start_ns[order], ready.end_ns[order]
+    low = np.maximum(start, np.maximum(reached_before(end, 0 * end), window.start_ns))
+    high = np.minimum(end, window.end_ns)
     owns = low < high
     owner, low, high = order[owns], low[owns], high[owns]
     pieces = intervals.subtract(Intervals(low, high), rank.compute)
@@ -216,14 +215,6 @@ def exposure(rank: Rank, window: Window) -> tuple[Exposure, Int64]:
         has_events=ready.has_events,
     )
     return exposed_operations, np.stack((ready.index[operations], ready.input[operations], after))
-
-
-def _owned(start_ns: Int64, end_ns: Int64, window: Window) -> tuple[Int64, Int64]:
-    """Return the start and end of the part of a window that belongs to each operation, int64[n]."""
-    reached = np.full(len(start_ns), window.start_ns, np.int64)
-    if len(start_ns):
-        np.maximum(np.maximum.accumulate(end_ns)[:-1], window.start_ns, out=reached[1:])
-    return np.maximum(start_ns, reached), np.minimum(end_ns, window.end_ns)
 
 
 def _lines(ready: Readiness) -> Int64:
@@ -294,9 +285,8 @@ def _end_before(rank: Rank, ready: Readiness, operations: Int64) -> Int64:
     """
     on_streams = operations_on(rank, distinct_values(ready.stream[operations]))
     order = np.lexsort((on_streams.end_ns, on_streams.start_ns, on_streams.stream))
-    stream, index = on_streams.stream[order], on_streams.index[order]
-    end = np.full(len(order), UNKNOWN, np.int64)
-    end[1:] = np.where(stream[1:] == stream[:-1], on_streams.end_ns[order][:-1], UNKNOWN)
+    index = on_streams.index[order]
+    end = reached_before(on_streams.end_ns[order], on_streams.stream[order])
     by_index = np.argsort(index)
     place = np.searchsorted(index, ready.index[operations], sorter=by_index)
-    return end[by_index[place]]
+    return np.maximum(end[by_index[place]], UNKNOWN)

@@ -16,7 +16,7 @@ from msgspec import field
 
 from traceprof import intervals
 from traceprof.findings import MAX_EVIDENCE, Evidence
-from traceprof.intervals import Float64, Int64, Mask
+from traceprof.intervals import NO_NUMBERS, Float64, Int64, Mask
 from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.run.rank import Rank, Spans, Window
 from traceprof.run.steady_steps import share_per_step
@@ -117,12 +117,10 @@ def _read(rank: Rank) -> Messages:
     operation = np.array(of_id, np.int64)[at]
 
     calls, launched_by = rank.calls, rank.launched_by[0][kernel]
-    known = launched_by >= 0
-    start, end, thread = (np.full(len(kernel), UNKNOWN, np.int64) for _ in range(3))
+    columns = (NO_NUMBERS,) * 3
     if calls is not None:
-        launching = launched_by[known]
-        start[known], end[known] = calls.start_ns[launching], calls.ends(launching)
-        thread[known] = calls.packed_thread.at(launching)
+        columns = calls.start_ns, calls.end_ns, calls.thread
+    start, end, thread = (np.append(column, UNKNOWN)[launched_by] for column in columns)
     known_calls = rank.trace.communication_calls(rank.process)
     nccl, labelled = (
         _facts(source, operation, source.launch_ranges_of(start, end, thread), rank.num_devices)

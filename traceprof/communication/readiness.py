@@ -20,12 +20,12 @@ import numpy as np
 from traceprof import intervals
 from traceprof.communication.messages import Messages, messages
 from traceprof.findings import MAX_EVIDENCE, Evidence
-from traceprof.intervals import BEYOND_NS, Int32, Int64, Intervals, Mask
+from traceprof.intervals import BEYOND_NS, NO_NUMBERS, Int64, Intervals, Mask
 from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.run.rank import Rank
 from traceprof.structs import Record
 from traceprof.trace.columns import Rows
-from traceprof.trace.grouping import distinct_values
+from traceprof.trace.grouping import distinct_values, greatest_so_far
 from traceprof.trace.model.host import ApiCalls, EventRecords, Synchronizations
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.special_values import NULL, UNKNOWN
@@ -59,10 +59,10 @@ def operations_on(rank: Rank, streams: Int64) -> StreamOperations:
 
     `streams`: int64[m].
     """
-    parts, before, place = [], 0, rank.host_order
+    parts, before, place = [], 0, np.append(rank.host_order, -1)
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
         at = np.flatnonzero(group.packed_stream.isin(streams.tolist()))
-        call = places(place, launched_by[at])
+        call = place[launched_by[at]]
         stream = group.packed_stream.at(at)
         parts.append(
             StreamOperations(at + before, stream, group.start_ns[at], group.ends(at), call)
@@ -81,17 +81,6 @@ def times_of(rank: Rank, index: Int64) -> tuple[Int64, Int64]:
         group = rank.operations.groups[number]
         start[which], end[which] = group.start_ns[rows], group.ends(rows)
     return start, end
-
-
-def places(place: Int32, call: Int64) -> Int64:
-    """Return the places of calls, int64[n], -1 if there is no call.
-
-    `place`: int32[m], the places of all calls. `call`: int64[n], indices of calls, -1 for none.
-    """
-    awaited = np.full(len(call), -1, np.int64)
-    known = call >= 0
-    awaited[known] = place[call[known]]
-    return awaited
 
 
 def stream_waits(rank: Rank) -> StreamWaits | None:
@@ -170,7 +159,8 @@ def _events(
     if counts is not None:
         chosen &= np.append(counts, False)[call]
     at = np.flatnonzero(chosen)
-    place, stream, event = places(rank.host_order, call[at]), rows.stream[at], rows.event[at]
+    place = rank.host_order[call[at]].astype(np.int64)
+    stream, event = rows.stream[at], rows.event[at]
     order = np.lexsort((event, stream, place))
     device = np.full(len(order), rank.device)
     return Events(place[order], device, stream[order], event[order])
@@ -268,10 +258,8 @@ def _readiness(rank: Rank) -> Readiness:
     ]
     index, start, end, stream, call = map(np.concatenate, zip(*columns, strict=True))
     num_kernels = len(columns[0][0])
-    place = places(rank.host_order, call)
-    launch = np.full(len(call), UNKNOWN, np.int64)
-    if rank.calls is not None:
-        launch[call >= 0] = rank.calls.ends(call[call >= 0])
+    place = np.append(rank.host_order, -1)[call]
+    launch = np.append(NO_NUMBERS if rank.calls is None else rank.calls.end_ns, UNKNOWN)[call]
     waits = stream_waits(rank)
     if waits is None:
         source, source_end = _launched_before(rank, call, place)
@@ -318,19 +306,11 @@ def _awaited(waits: StreamWaits, stream: Int64, place: Int64) -> tuple[Int64, In
     for number in distinct_values(stream).tolist():
         waiting = np.flatnonzero(waits.stream == number)
         here = np.flatnonzero((stream == number) & (place >= 0))
-        latest, ends = _latest(waits.end_ns[waiting])
+        latest = waiting[greatest_so_far(waits.end_ns[waiting])]
         at = np.searchsorted(waits.place[waiting], place[here], side="left") - 1
-        here, at = here[at >= 0], at[at >= 0]
-        source[here], end[here] = waits.operation[waiting[latest[at]]], ends[at]
+        here, last = here[at >= 0], latest[at[at >= 0]]
+        source[here], end[here] = waits.operation[last], waits.end_ns[last]
     return source, end
-
-
-def _latest(end_ns: Int64) -> tuple[Int64, Int64]:
-    highest = np.maximum.accumulate(end_ns)
-    is_new = np.ones(len(end_ns), np.bool_)
-    is_new[1:] = highest[1:] > highest[:-1]
-    where = np.maximum.accumulate(np.where(is_new, np.arange(len(end_ns)), 0))
-    return where, highest
 
 
 def _launched_before(rank: Rank, call: Int64, place: Int64) -> tuple[Int64, Int64]:
@@ -344,37 +324,23 @@ def _launched_before(rank: Rank, call: Int64, place: Int64) -> tuple[Int64, Int6
     calls, order = rank.calls, rank.host_order
     if calls is None:
         return source, end
-    thread = np.full(len(call), UNKNOWN, np.int64)
-    thread[call >= 0] = calls.packed_thread.at(call[call >= 0])
-    others, of_other = _other_operations(rank)
+    thread = np.append(calls.thread, UNKNOWN)[call]
+    of_operation = np.concatenate(rank.launched_by)
+    is_other = of_operation >= 0
+    communicates = np.append(rank.is_communication_kernel, rank.is_peer_copy)  # which come first
+    is_other[: len(communicates)] &= ~communicates
+    others = np.flatnonzero(is_other)
     for number in distinct_values(thread[call >= 0]).tolist():
-        at = np.flatnonzero(calls.packed_thread.isin([number]).take(of_other))
-        where = order.take(of_other.take(at))
-        if not (where[1:] > where[:-1]).all():
-            sorting = np.argsort(where, kind="stable")
-            ascending = where.take(sorting)
-            if (ascending[1:] == ascending[:-1]).any():  # of one call, such as a graph's
-                start, stop = times_of(rank, others[at])
-                sorting = np.lexsort((stop, start, where))
-            where = ascending
-            at = at.take(sorting)
+        of_thread = calls.packed_thread.isin([number])
+        own = others[of_thread[of_operation[others]]]
+        start, stop = times_of(rank, own)
+        own = own[np.lexsort((stop, start, order[of_operation[own]]))]
+        where = order[of_operation[own]]
         here = np.flatnonzero((thread == number) & (call >= 0))
         last = np.searchsorted(where, place[here], side="left") - 1
-        here, last = here[last >= 0], others[at[last[last >= 0]]]
+        here, last = here[last >= 0], own[last[last >= 0]]
         source[here], end[here] = last, times_of(rank, last)[1]
     return source, end
-
-
-def _other_operations(rank: Rank) -> tuple[Int64, Int64]:
-    """Return launched operations other than communication, and their calls, int64[m]."""
-    communicates = (rank.is_communication_kernel, rank.is_peer_copy, None, None)
-    index, call, first = [], [], 0
-    for mask, launched_by in zip(communicates, rank.launched_by, strict=True):
-        at = np.flatnonzero((launched_by >= 0) if mask is None else (launched_by >= 0) & ~mask)
-        index.append(at + first)
-        call.append(launched_by.take(at))
-        first += len(launched_by)
-    return np.concatenate(index), np.concatenate(call)
 
 
 # NCCL's own streams run NCCL and a few small helpers; a stream with more kernels of other kinds

@@ -36,7 +36,7 @@ from traceprof.run.host_clock import copies_to_pageable
 from traceprof.run.rank import Rank, Window
 from traceprof.structs import Record
 from traceprof.trace.columns import Rows
-from traceprof.trace.grouping import distinct_values, is_in
+from traceprof.trace.grouping import distinct_values, greatest_so_far, is_in
 from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, waits_for_gpu
 from traceprof.trace.model.operations import Copies
@@ -257,9 +257,8 @@ class AttributableIdle(Record, frozen=True):
         cut_start = np.sort(np.concatenate((start, cuts)), kind="stable")
         place = np.searchsorted(start, cut_start, side="right") - 1
         cut_end = np.minimum(end[place], np.append(cut_start[1:], BEYOND_NS))
-        longest = np.maximum.accumulate(until)
-        is_longer = np.append(True, until[1:] > longest[:-1])
-        holder = np.maximum.accumulate(np.where(is_longer, np.arange(len(rows)), 0))
+        holder = greatest_so_far(until)
+        longest = until[holder]
         last = np.searchsorted(times, cut_start, side="right") - 1
         clock = intervals.covered_before(self.spans, cut_start)
         own_end, end = (

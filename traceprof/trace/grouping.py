@@ -105,6 +105,13 @@ def reached_before(end_ns: Int64, group: Int64) -> Int64:
     return reached
 
 
+def greatest_so_far(values: Int64) -> Int64:
+    """Return the place of the greatest value up to each, the first of equal ones, int64[n]."""
+    greatest = np.maximum.accumulate(values)
+    is_new = np.append(True, greatest[1:] > greatest[:-1])[: len(values)]
+    return np.maximum.accumulate(np.where(is_new, np.arange(len(values)), 0))
+
+
 def sums(keys: Int64, values: Int64) -> tuple[Int64, Int64]:
     """Return the distinct keys, ascending, and the sum of the values of each, exact."""
     distinct, which = numbered(keys)

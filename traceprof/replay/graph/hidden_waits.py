@@ -21,6 +21,7 @@ from traceprof.replay.graph.stream_waits import OperationWaits
 from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import (
     distinct_values,
+    greatest_so_far,
     is_in,
     median_of,
     numbered_rows,
@@ -150,10 +151,7 @@ def _candidates(gaps: _Gaps, site: Int64, calls: HostCalls, work: GpuWork) -> tu
     """
     launched = np.flatnonzero(work.call >= 0)
     by_call = launched[np.argsort(calls.in_time[work.call[launched]], kind="stable")]
-    ends = work.end_ns[by_call]
-    latest = np.maximum.accumulate(
-        np.where(ends == np.maximum.accumulate(ends), np.arange(len(ends)), 0)
-    )
+    latest = greatest_so_far(work.end_ns[by_call])
     before = np.searchsorted(calls.in_time[work.call[by_call]], calls.in_time[gaps.call]) - 1
     of_all = np.where(before >= 0, by_call[latest[np.maximum(before, 0)]], -1)
     # Streams lie one after the other, far apart, so that one search serves all.
