@@ -40,26 +40,27 @@ class NsightCapture:
         self._functions: nvtx_ranges.Functions | None = None
         self._lock: int | None = None
         self._handle: int | None = None
-        self._file = _session_file()
+        self._file = file = _session_file()
+        self._opener = file.with_name(f"{file.name}-opens")
+        self._opened = file.with_name(f"{file.name}-open")  # is there once Nsight records
 
     def prepare(self) -> None:
         """Take a lock, and open the range if no other rank of the node has done so."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         self._lock = os.open(self._file, flags, 0o600)
         if _is_alone(self._lock):  # left behind by killed processes
-            for file in (_opener_file(self._file), _opened_file(self._file)):
+            for file in (self._opener, self._opened):
                 file.unlink(missing_ok=True)
         # A lock of the process: its forked data loader workers do not hold it.
         fcntl.lockf(self._lock, fcntl.LOCK_SH)
         with suppress(FileExistsError):
-            os.close(os.open(_opener_file(self._file), flags | os.O_EXCL, 0o600))
+            os.close(os.open(self._opener, flags | os.O_EXCL, 0o600))
             self._functions = nvtx_ranges.connect(DOMAIN)
-        opened = _opened_file(self._file)
         if self._functions is not None:
             self._handle = self._functions.start(self._functions.attributes(RANGE, None))
-            os.close(os.open(opened, flags, 0o600))
+            os.close(os.open(self._opened, flags, 0o600))
         last = time.monotonic() + MAX_START_S
-        while not opened.exists() and time.monotonic() < last:
+        while not self._opened.exists() and time.monotonic() < last:
             time.sleep(_PAUSE_S)  # work before Nsight records would be missing
 
     def begin(self) -> None:
@@ -88,7 +89,7 @@ class NsightCapture:
             time.sleep(_PAUSE_S)
         self._functions.end(self._handle)
         os.close(self._lock)
-        for file in (self._file, _opener_file(self._file), _opened_file(self._file)):
+        for file in (self._file, self._opener, self._opened):
             file.unlink(missing_ok=True)
 
 
@@ -121,15 +122,6 @@ def _is_private(folder: Path) -> bool:
         return False
     is_ours = stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()
     return is_ours and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-
-
-def _opener_file(file: Path) -> Path:
-    return file.with_name(f"{file.name}-opens")
-
-
-def _opened_file(file: Path) -> Path:
-    """Return the file that exists once Nsight records."""
-    return file.with_name(f"{file.name}-open")
 
 
 def _is_alone(lock: int) -> bool:

@@ -57,13 +57,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 def spec_calling_back(name: str, callback: Callable[[], object]) -> ModuleSpec | None:
     """Return a module's own specification, whose loader calls back after the import."""
     spec = importlib.util.find_spec(name)
-    if spec is not None and spec.loader is not None:
-        _follow(spec.loader, callback)
-    return spec
-
-
-def _follow(loader: importlib.abc.Loader, callback: Callable[[], object]) -> None:
-    execute = loader.exec_module
+    if spec is None or spec.loader is None:
+        return spec
+    loader, execute = spec.loader, spec.loader.exec_module
 
     @functools.wraps(execute)
     def execute_and_call_back(module: ModuleType) -> None:
@@ -73,6 +69,7 @@ def _follow(loader: importlib.abc.Loader, callback: Callable[[], object]) -> Non
         _call_back(callback)
 
     loader.exec_module = execute_and_call_back  # type: ignore[method-assign]
+    return spec
 
 
 def _call_back(callback: Callable[[], object]) -> None:

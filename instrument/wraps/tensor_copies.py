@@ -163,27 +163,19 @@ def _pin(tensor: Tensor, /, *_: object, **__: object) -> str | None:
     return str(labels.Label("pin_memory", _bytes(tensor, tensor.dtype)))
 
 
-def _reading(name: str) -> Callable[..., str | None]:
-    """Label a method that reads a tensor's elements on the host, which waits for them.
+def _reading(name: str, *, reads_all: bool = True) -> Callable[..., str | None]:
+    """Label a method that reads a tensor's elements, or their number, on the host.
 
-    The use of page-locked memory for them depends on the version of PyTorch.
+    The host waits for them. The use of page-locked memory depends on the version of PyTorch.
     """
 
     def label(tensor: Tensor, /, *_: object, **__: object) -> str | None:
-        if tensor.is_cpu:  # nearly always: keep it short
+        if tensor.is_cpu or (way := direction(tensor.device, _HOST)) is None:
             return None
-        way = direction(tensor.device, _HOST)
-        facts = _bytes(tensor, tensor.dtype) | {"non_blocking": "0"}
-        return None if way is None else str(labels.Label(f"{name} {way}", facts))
+        facts = _bytes(tensor, tensor.dtype) if reads_all else {}
+        return str(labels.Label(f"{name} {way}", facts | {"non_blocking": "0"}))
 
     return label
-
-
-def _nonzero(tensor: Tensor, /, *_: object, **__: object) -> str | None:
-    """Label `nonzero`: the host waits for the number of elements, the rest stays on the device."""
-    if tensor.is_cpu or (way := direction(tensor.device, _HOST)) is None:
-        return None
-    return str(labels.Label(f"nonzero {way}", {"non_blocking": "0"}))
 
 
 _HOST = torch.device("cpu")
@@ -191,7 +183,7 @@ _HOST = torch.device("cpu")
 READING: Mapping[str, Callable[..., str | None]] = {
     "item": _reading("item"),
     "tolist": _reading("tolist"),
-    "nonzero": _nonzero,
+    "nonzero": _reading("nonzero", reads_all=False),
     "__bool__": _reading("bool"),
     "__complex__": _reading("complex"),
     "__float__": _reading("float"),
