@@ -1,6 +1,7 @@
 """Steps that nobody marked: periods of kernels as the steps of a rank."""
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -80,15 +81,12 @@ def test_where_ranges_mark_steps_there_are_no_periods(mark: object, tmp_path: Pa
 
 
 def test_the_option_goes_without(tmp_path: Path) -> None:
-    trace = open_trace(solver(12).write(tmp_path))
-    try:
+    with closing(open_trace(solver(12).write(tmp_path))) as trace:
         (rank,) = Options(period=False).ranks_of(trace)
         assert rank.steps is None
         assert choose_window(rank, steps=(0, 2)) is None
         (rank,) = open_report(trace)
         assert rank.steps is not None
-    finally:
-        trace.close()
 
 
 def test_phases_of_a_program(tmp_path: Path) -> None:

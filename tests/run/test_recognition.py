@@ -1,6 +1,7 @@
 """Which reports are of one run, which kind of program it is, and where a process hangs."""
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -112,11 +113,8 @@ def test_the_first_source_that_tells_all_apart_counts() -> None:
 
 
 def programs(path: Path) -> list[Program]:
-    trace = open_trace(path)
-    try:
+    with closing(open_trace(path)) as trace:
         return [rank.program for rank in open_report(trace)]
-    finally:
-        trace.close()
 
 
 AUTOGRAD = "aten::add, seq = 12"

@@ -3,6 +3,7 @@
 import faulthandler
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -21,3 +22,8 @@ def restart_watchdog(pytestconfig: pytest.Config) -> Iterator[Callable[[], None]
     restart()
     yield restart
     faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "t.sqlite"

@@ -145,11 +145,8 @@ CALL = "all_reduce bytes=400 dtype=float32 group=1 rank=3 size=2"
 
 
 def ranges_of(path: Path) -> dict[int, LabelRanges]:
-    trace = open_trace(path)
-    try:
+    with closing(open_trace(path)) as trace:
         return dict(trace.label_ranges)
-    finally:
-        trace.close()
 
 
 def only(path: Path) -> LabelRanges:

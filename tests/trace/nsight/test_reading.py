@@ -34,11 +34,6 @@ KERNEL, MEMCPY = schema.KERNEL.name, schema.MEMCPY.name
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "t.sqlite"
-
-
 def numbers(path: Path) -> dict[str, Any]:
     """Return what was measured, and nothing of what the file is called."""
     document = attempt(path).document

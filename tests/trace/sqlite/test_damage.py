@@ -60,11 +60,6 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     }
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "t.sqlite"
-
-
 def test_cut_short_at_any_byte(samples: dict[str, bytes], path: Path) -> None:
     chosen = random.Random(1)
     data = samples["deep"]
