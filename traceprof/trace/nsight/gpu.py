@@ -36,8 +36,6 @@ def translated(column: Column, kinds: Mapping[int, CopyKind] | Mapping[int, Memo
     """Translate an export's numbers of kinds into ours, int64[n]; NULL stays NULL."""
     numbers = column.distinct
     meanings = [number if number == NULL else kinds.get(number, 0) for number in numbers.tolist()]
-    if numbers.tolist() == meanings:
-        return column.values
     translation: Int64 = np.array(meanings, np.int64)
     return translation[column.places_in(numbers)]
 
@@ -138,11 +136,9 @@ def usable(database: Database, table: schema.Table, chunk: Columns) -> tuple[Col
     Raises TraceFormatError: times are beyond any clock.
     """
     start, end = chunk["start"], chunk["end"]
-    needed = [chunk[name] for name in NEEDED]
+    is_usable = np.logical_and.reduce([chunk[name] != NULL for name in NEEDED]) & (end >= start)
     kept, length = chunk, len(start)
-    # NULL is the smallest integer.
-    if any(column.min(initial=0) == NULL for column in needed) or (end < start).any():
-        is_usable = np.logical_and.reduce([column != NULL for column in needed]) & (end >= start)
+    if not is_usable.all():
         kept = {name: values[is_usable] for name, values in chunk.items()}
     check_times(database, table.name, kept["start"], kept["end"])
     if BYTES in kept and not are_sizes(kept[BYTES]).all():
@@ -152,13 +148,9 @@ def usable(database: Database, table: schema.Table, chunk: Columns) -> tuple[Col
 
 def _sorted_by_time(rows: Rows) -> Rows:
     start = rows[START].values
-    step = np.diff(start)
-    if (step > 0).all():
+    if (np.diff(start) > 0).all():
         return rows
-    end = start + rows[LENGTH].values
-    if ((step >= 0) & ((step > 0) | (np.diff(end) >= 0))).all():
-        return rows
-    order = np.lexsort((end, start))
+    order = np.lexsort((start + rows[LENGTH].values, start))
     return {name: column.taken(order) for name, column in rows.items()}
 
 

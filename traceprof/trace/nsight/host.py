@@ -151,10 +151,8 @@ def by_process(
     parts = RowsByKey(database, table.name)
     for chunk in read_columns(database, table.name, columns):
         needed = [chunk[name] for name in ("start", owner, "correlationId") if name in chunk]
-        kept = chunk
-        if any(column.min(initial=0) == NULL for column in needed):
-            usable = np.logical_and.reduce([column != NULL for column in needed])
-            kept = {name: column[usable] for name, column in chunk.items()}
+        usable = np.logical_and.reduce([column != NULL for column in needed])
+        kept = {name: column[usable] for name, column in chunk.items()}
         if "start" in kept:
             end = np.maximum(kept["start"], kept.pop("end"))
             check_times(database, table.name, kept["start"], end)
