@@ -29,7 +29,7 @@ from typing import Annotated, Protocol
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.findings import Count
@@ -580,8 +580,7 @@ def completeness_by_device(rank: _Recorded) -> Mapping[int, Completeness]:
             )
             for device in process.devices
         }
-    columns = zip(astuple(missing), astuple(collectives), strict=True)
-    both = _Missing(*map(np.concatenate, columns))
+    both = _Missing.joined([missing, collectives])
     both = both.chosen(np.argsort(both.called_ns, kind="stable"))
     return {
         device: replace(
