@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from traceprof import findings as f
 from traceprof import intervals
 from traceprof.analyses.kernels.kernel_table import (
+    MIN_ALONE,
     ComparedSignatures,
     ExpectedTimes,
     SignatureSlowdown,
@@ -34,7 +35,6 @@ from traceprof.structs import Record
 from traceprof.trace.grouping import is_in
 from traceprof.units import duration, percent
 
-MIN_ALONE = 3  # fewer kernels of a signature give no median worth the name
 _MIN_ERRORS = 3  # standard errors: a smaller difference between other places is noise
 _ERRORS = 2  # to either side, within which a rate lies in 95 %
 
@@ -73,11 +73,6 @@ class SlowedKernels(Record, frozen=True):
     num_elsewhere: int  # how many are only known from kernels at other places
     num_unknown: int  # of how many none of the signature ran alone
 
-    @property
-    def at_most_ns(self) -> Int64:
-        """How much longer communication makes each at most, int64[n]."""
-        return np.ceil(self.limit * self.beside_ns).astype(np.int64)
-
 
 def slowed_kernels(rank: Rank) -> SlowedKernels:
     """Return the compute kernels of a rank beside communication."""
@@ -105,7 +100,6 @@ def _slowed_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> Slow
         signature[rest],
         ~is_beside,
         np.where(num_half[signature[rest]] > 0, is_half, is_beside),
-        MIN_ALONE,
     )
     rate, error = elsewhere.rate, elsewhere.rate_error
     # None loses more than the time that it spends beside communication.
@@ -146,7 +140,6 @@ def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
         kernels.packed_signature.kept.take(chosen),
         is_judged & ~is_beside,
         is_judged & is_half,
-        MIN_ALONE,
         None if place is None else lambda rows: place(chosen.take(rows)),
     )
     return BesideCommunication(
@@ -417,14 +410,16 @@ def _by_name(rank: Rank, beside: BesideCommunication, chosen: Int64) -> Compared
         rank.operations.kernels.packed_signature.kept.take(chosen),
         beside.is_judged & ~beside.is_beside,
         overlapped,
-        MIN_ALONE,
     )
 
 
 def _at_most(rank: Rank, slowed: SlowedKernels) -> Intervals:
     """Return the last part of each operation, as much as communication beside it costs at most."""
     kernels, copies, _, graphs = rank.operations.groups
-    ends, lost = [kernels.ends(slowed.kernel)], [slowed.at_most_ns]
+    ends, lost = (
+        [kernels.ends(slowed.kernel)],
+        [np.ceil(slowed.limit * slowed.beside_ns).astype(np.int64)],
+    )
     own = np.flatnonzero(~rank.is_peer_copy)
     for start_ns, end_ns in (
         (copies.start_ns[own], copies.ends(own)),

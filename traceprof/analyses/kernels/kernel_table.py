@@ -251,6 +251,8 @@ class ComparedSignatures(Record, frozen=True):
     rate_error: Float64  # float64[m], its standard error
 
 
+MIN_ALONE = 3
+"""Fewer kernels of a signature give no median worth the name."""
 _I, _F = np.empty(0, np.int64), np.empty(0)
 _NOTHING_COMPARED = ComparedSignatures(_I, _I, _I, _I, _I, _F, np.empty((0, 3)), _F, _F, _F)
 
@@ -261,17 +263,16 @@ def compare(
     signature: npt.NDArray[np.integer[Any]],
     is_alone: Mask,
     is_overlapped: Mask,
-    least_alone: int,
     places: Callable[[Int64], Int32] | None = None,
 ) -> ComparedSignatures:
     """Compare n kernels of a signature that ran at the same place, alone and overlapped.
 
-    During `beside_ns` something communicated. A place with fewer than `least_alone` kernels alone,
-    at least two, is not compared. `places` returns the places of kernels by their indices, negative
-    if unknown; without it, all of a signature are at one place.
+    During `beside_ns` something communicated. A place with fewer than `MIN_ALONE` kernels alone is
+    not compared. `places` returns the places of kernels by their indices, negative if unknown;
+    without it, all of a signature are at one place.
     """
     size = int(signature.max()) + 1 if len(signature) else 0
-    may = np.bincount(signature[is_alone], minlength=size) >= least_alone
+    may = np.bincount(signature[is_alone], minlength=size) >= MIN_ALONE
     may &= np.bincount(signature[is_overlapped], minlength=size) > 0
     if not may.any():
         return _NOTHING_COMPARED
@@ -285,7 +286,7 @@ def compare(
     over = is_overlapped.take(rows)
     groups, group = numbered(group)
     num_alone = np.bincount(group.compress(~over), minlength=len(groups))
-    is_used = num_alone >= least_alone
+    is_used = num_alone >= MIN_ALONE
     is_used &= np.bincount(group[over], minlength=len(groups)) > 0
     used = is_used.take(group)
     group, rows, over = (np.cumsum(is_used) - 1).take(group[used]), rows[used], over[used]
