@@ -265,6 +265,14 @@ def test_what_chance_explains_is_not_claimed(tmp_path: Path) -> None:
     (result,) = assert_agreement(builder.write(tmp_path))
     assert (result.comparison.slowdown or 0) > 5
     assert overlap_slowdown.findings(result) == []
+    # Three of thirty alone take ten times as long: their mean is unsure, and twice the median.
+    builder, time = TraceBuilder(), 0
+    for length in [*[1000, *[100] * 9] * 3, *[200] * 30]:
+        builder.kernel(time, time + length, grid=(8, 1, 1))
+        time += length
+    builder.kernel(time - 30 * 200, time, NCCL, stream=20)
+    (result,) = assert_agreement(builder.write(tmp_path / "few.sqlite"))
+    assert (result.comparison.slowdown, overlap_slowdown.findings(result)) == (2.0, [])
 
 
 @pytest.mark.parametrize(("beside", "claimed"), [(103, False), (108, True)])

@@ -183,6 +183,7 @@ def test_rates_of_nics_are_integrated(tmp_path: Path) -> None:
     assert not any(isinstance(claim, Finding) for claim in judged(path, link_counters))
     (finding,) = judged(path, link_counters, network=20.0)
     assert (finding.id, finding.metrics["source"]) == ("link-saturated", "nic-metrics")
+    assert (finding.metrics["nic"], finding.metrics["utilization"]) == ("NIC 7", 1.0)
 
 
 def test_a_unit_that_is_not_known_is_no_rate(tmp_path: Path) -> None:
