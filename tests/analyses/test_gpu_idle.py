@@ -1,11 +1,12 @@
 """What gpu-idle says of causes; `tests.host.test_idle_causes` holds the numbers to a reference."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from tests.support.builders import TraceBuilder, global_tid
-from tests.support.claims import only_finding, only_gap
+from tests.support.claims import only_finding, only_gap, switched
 from tests.support.selection import known
 from tests.support.traces import ranks_of
 from traceprof.analyses import gpu_idle
@@ -43,6 +44,20 @@ def late(kernel: str = TORCH) -> TraceBuilder:
     """A gap of 80 us in which the host launches."""
     builder = TraceBuilder().kernel(0, 100 * US, kernel, launch=(0, US))
     return builder.kernel(180 * US, 300 * US, kernel, launch=(100 * US, 170 * US))
+
+
+def sampled(times_ms: Iterable[int], *symbols: str) -> TraceBuilder:
+    """A gap of 8.7 ms on a core, with samples of a call chain, the innermost function first."""
+    builder = switched(late("f"), (0, 1))
+    builder.kernel(9 * MS, 10 * MS, "f", launch=(9 * MS - US, 9 * MS))
+    for depth, text in enumerate(symbols):
+        builder.raw("StringIds", id=90_000 + depth, value=text)
+    for sample, time in enumerate(times_ms):
+        builder.raw("COMPOSITE_EVENTS", id=sample, start=time * MS, globalTid=global_tid())
+        for depth in range(len(symbols)):
+            chain = {"id": sample, "symbol": 90_000 + depth, "stackDepth": depth}
+            builder.raw("SAMPLING_CALLCHAINS", **chain)
+    return builder
 
 
 def test_a_gpu_that_works_for_another_process_is_not_lost(tmp_path: Path) -> None:
@@ -90,9 +105,7 @@ def test_evidence_begins_with_the_cause_that_the_title_names(tmp_path: Path) -> 
 @pytest.mark.parametrize(("num_gaps", "first"), [(1, "Look at what"), (3, "The host works on")])
 def test_code_of_the_host_that_ran_once(num_gaps: int, first: str, tmp_path: Path) -> None:
     """Kernels of 100 µs, and gaps of 20 ms in which the launching thread runs."""
-    builder = TraceBuilder().raw(
-        "SCHED_EVENTS", start=0, cpu=0, isSchedIn=1, globalTid=global_tid()
-    )
+    builder = switched(TraceBuilder(), (0, 1))
     for number in range(num_gaps + 1):
         now = number * 20 * MS
         builder.kernel(now + US, now + 100 * US, f"fill_{number}", launch=(now, now + US))
@@ -193,8 +206,7 @@ def test_a_sleep_of_the_programs_own(call: str, num_gaps: int, tmp_path: Path) -
 def test_a_checkpoint_that_came_once(kernel: str, said: str, tmp_path: Path) -> None:
     """How to save is said to programs of PyTorch only; what came once in others recurs perhaps."""
     builder = TraceBuilder().kernel(US, MS, kernel, launch=(0, US))
-    builder.raw("SCHED_EVENTS", start=0, cpu=0, isSchedIn=1, globalTid=global_tid())
-    builder.nvtx("save_checkpoint", MS + 2 * US, 20 * MS - 2 * US)
+    switched(builder, (0, 1)).nvtx("save_checkpoint", MS + 2 * US, 20 * MS - 2 * US)
     builder.kernel(20 * MS + US, 21 * MS, kernel, launch=(20 * MS, 20 * MS + US))
     finding = one(judged(tmp_path, builder))
     assert "the host ran code of its own (save_checkpoint)" in finding.title
@@ -213,17 +225,7 @@ def test_a_checkpoint_that_came_once(kernel: str, said: str, tmp_path: Path) -> 
     ],
 )
 def test_functions_of_host_code(tmp_path: Path, symbol: str, name: str) -> None:
-    builder = late("f")
-    start = 9 * MS
-    builder.kernel(start, start + MS, "f", launch=(start - US, start))
-    builder.raw("SCHED_EVENTS", start=0, cpu=0, isSchedIn=1, globalTid=global_tid())
-    for number, text in enumerate((symbol, "main")):
-        builder.raw("StringIds", id=90_000 + number, value=text)
-    for sample in range(3):
-        builder.raw("COMPOSITE_EVENTS", id=sample, start=(1 + sample) * MS, globalTid=global_tid())
-        for depth in range(2):
-            chain = {"id": sample, "symbol": 90_000 + depth, "stackDepth": depth}
-            builder.raw("SAMPLING_CALLCHAINS", **chain)
+    builder = sampled(range(1, 4), symbol, "main")
     finding = one(judged(tmp_path, builder))
     assert f"the host ran code of its own ({name})" in finding.title
     assert _place(finding) == f" ({name})"
@@ -239,19 +241,8 @@ def test_functions_of_host_code(tmp_path: Path, symbol: str, name: str) -> None:
 )
 def test_samples_inside_of_mpi(tmp_path: Path, outermost: tuple[str, str], cause: str) -> None:
     """Where MPI is not traced, its progress loops are no code of the host's own."""
-    builder = late("f")
-    start = 9 * MS
-    builder.kernel(start, start + MS, "f", launch=(start - US, start))
-    builder.raw("SCHED_EVENTS", start=0, cpu=0, isSchedIn=1, globalTid=global_tid())
-    for number, text in enumerate(("opal_progress", *outermost)):
-        builder.raw("StringIds", id=90_000 + number, value=text)
-    times = [-4, -3, -2, -1, 2, 8] if outermost[1] == "far apart" else [*range(2, 9)]
-    for sample, time in enumerate(times):
-        builder.raw("COMPOSITE_EVENTS", id=sample, start=time * MS, globalTid=global_tid())
-        for depth in range(3):
-            chain = {"id": sample, "symbol": 90_000 + depth, "stackDepth": depth}
-            builder.raw("SAMPLING_CALLCHAINS", **chain)
-    assert cause in one(judged(tmp_path, builder)).title
+    times = [-4, -3, -2, -1, 2, 8] if outermost[1] == "far apart" else range(2, 9)
+    assert cause in one(judged(tmp_path, sampled(times, "opal_progress", *outermost))).title
 
 
 def test_one_sample_of_each_thread_says_nothing_of_mpi(tmp_path: Path) -> None:
@@ -268,7 +259,7 @@ def test_one_sample_of_each_thread_says_nothing_of_mpi(tmp_path: Path) -> None:
 def test_code_between_pages_that_the_host_reads(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, MS, "f", launch=(-9 * US, -8 * US))
     builder.api("cudaDeviceSynchronize_v3020", -5 * US, MS + US)
-    builder.raw("SCHED_EVENTS", start=0, cpu=0, isSchedIn=1, globalTid=global_tid())
+    switched(builder, (0, 1))
     for start in (3 * MS, 5 * MS, 7 * MS):
         builder.memcpy(start, start + US, "unified DtoH", launch=False, stream=0)
     finding = one(judged(tmp_path, builder))
