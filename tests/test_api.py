@@ -63,7 +63,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "None": (lambda: traceprof.open_run(None), "it is not a path"),  # type: ignore[arg-type]
     "no process": (lambda: traceprof.analyze(SAMPLE, jobs=0), "cannot use jobs=0"),
     "True processes": (lambda: traceprof.analyze(SAMPLE, jobs=True), "cannot use jobs=True"),
-    "half a process": (lambda: traceprof.whatif(SAMPLE, jobs=0.5), "cannot use jobs=0.5"),  # type: ignore[arg-type]
+    "half a process": (lambda: traceprof.whatif(SAMPLE, jobs=1.5), "cannot use jobs=1.5"),  # type: ignore[arg-type]
     "options": (lambda: traceprof.analyze(SAMPLE, options={"only": 1}), "give traceprof.Options"),  # type: ignore[arg-type]
     "a step": (lambda: of(steps=5), "cannot use steps=5"),
     "texts": (lambda: of(steps=("1", "2")), "a pair of whole numbers"),

@@ -13,8 +13,6 @@ from tests.support.selection import long_after
 from tests.support.traces import SAMPLE
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize("how", ["itself", "symlink", "hard link", "detour", "not read yet"])
 def test_a_report_is_never_written_over(tmp_path: Path, how: str) -> None:
@@ -72,6 +70,7 @@ def test_output_to_what_is_no_file(tmp_path: Path) -> None:
 SHELL = f"set -o pipefail; unset PYTHONUNBUFFERED; '{sys.executable}' -m traceprof"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     long_after(1, ["explain gpu-idle", f"analyze '{SAMPLE}'", f"info '{SAMPLE}'", "--help"]),
@@ -91,6 +90,7 @@ def test_stdout_that_takes_nothing(command: str, redirection: str, code: int, sa
     assert_contract(outcome, is_json=False)
 
 
+@pytest.mark.slow
 def test_stderr_that_takes_nothing() -> None:
     for redirection in ("2>&-", "2> /dev/full"):
         outcome = process("bash", "-c", f"{SHELL} analyze no.sqlite {redirection}")

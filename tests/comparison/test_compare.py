@@ -41,6 +41,8 @@ def assert_sums(comparison: Comparison) -> None:
     assert sum(change or 0 for change in changes.values()) == comparison.parts.mean_step_ns
     assert sum(cause.change_ns for cause in comparison.idle) == comparison.parts.idle_ns
     assert sum(cause.before_ns for cause in comparison.idle) == comparison.mean_before.idle_ns
+    sizes = [abs(cause.change_ns) for cause in comparison.idle]
+    assert sizes == sorted(sizes, reverse=True)
     kernels = sum(kernel.change_ns for kernel in comparison.kernels)
     assert kernels + comparison.kernels_beside_ns == comparison.parts.compute_ns
     for side in ("before", "after"):
@@ -277,7 +279,9 @@ def test_at_the_same_mix_the_common_change_decides_and_the_mean_stands_beside() 
     step = comparison.step
     assert known(step.low) < 0 < known(step.high)
     assert step.verdict == "slower"
-    assert known(step.at_same_mix).change == pytest.approx(0.05, abs=0.01)
+    mix = known(step.at_same_mix)
+    assert mix.change == pytest.approx(0.05, abs=0.01)
+    assert 0.04 < mix.low < mix.change < mix.high < 0.06
     assert [gate.outcome for gate in comparison.gates] == ["not met", "met"]
     assert "at the same mix of short and long steps; the mean " in comparison.headline
 

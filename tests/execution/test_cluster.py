@@ -23,8 +23,6 @@ from traceprof.analysis import analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.errors import MissingExtraError, UsageError, WorkerError
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
@@ -49,6 +47,7 @@ def scheduler(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_a_cluster_finds_what_one_process_finds(
     scheduler: str, reports: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +59,7 @@ def test_a_cluster_finds_what_one_process_finds(
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_a_worker_that_is_killed_changes_nothing(scheduler: str, reports: list[Path]) -> None:
     reports[1] = renamed(reports[1], "once")
     found = written(analyze_reports(reports, scheduler=scheduler))
@@ -68,6 +68,7 @@ def test_a_worker_that_is_killed_changes_nothing(scheduler: str, reports: list[P
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_a_report_that_kills_its_workers_is_left_out(scheduler: str, reports: list[Path]) -> None:
     deadly = renamed(reports.pop(1), "always")
     found = analyze_reports([deadly, *reports], scheduler=scheduler)
@@ -81,6 +82,7 @@ def test_a_report_that_kills_its_workers_is_left_out(scheduler: str, reports: li
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_what_is_lost_with_the_workers_that_did_it_is_tried_once_more(
     scheduler: str, reports: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +103,7 @@ def test_what_is_lost_with_the_workers_that_did_it_is_tried_once_more(
     assert written(found) == alone(reports)
 
 
+@pytest.mark.slow
 def test_reports_that_cannot_be_read_are_named_as_locally(
     scheduler: str, reports: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +119,7 @@ def test_reports_that_cannot_be_read_are_named_as_locally(
     assert found == expected
 
 
+@pytest.mark.slow
 def test_a_cluster_without_workers(reports: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("traceprof.execution.many_reports.WORKERS_S", 0.2)
     with (
@@ -142,6 +146,7 @@ def started(
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_a_scheduler_that_goes_away(
     reports: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -218,6 +223,7 @@ def test_where_no_scheduler_is(address: str, monkeypatch: pytest.MonkeyPatch) ->
         analyze_reports([SAMPLE], scheduler=address)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", long_after(1, [silent, three_exbibytes, http, closing]))
 def test_what_answers_is_no_scheduler(
     answer: Callable[[socket.socket], None], monkeypatch: pytest.MonkeyPatch
@@ -247,6 +253,7 @@ def test_a_client_that_connects_too_late_is_closed(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_a_worker_is_no_scheduler() -> None:
     with LocalCluster(  # type: ignore[no-untyped-call]
         n_workers=1, processes=True, dashboard_address=":0"
@@ -293,6 +300,7 @@ def encrypted(certificates: dict[str, dict[str, str]]) -> Iterator[str]:
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_tls(encrypted: str, certificates: dict[str, dict[str, str]]) -> None:
     assert encrypted.startswith("tls://")
     with dask.config.set(certificates["ours"]):
@@ -301,6 +309,7 @@ def test_tls(encrypted: str, certificates: dict[str, dict[str, str]]) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_tls_with_wrong_settings(
     encrypted: str,
     certificates: dict[str, dict[str, str]],

@@ -32,8 +32,6 @@ from traceprof.execution.measuring import Task
 from traceprof.run.rank import Rank, Window
 from traceprof.run.summary import FailedReport
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def _deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +107,7 @@ def test_a_mistake_in_the_options_ends_it_all(reports: list[Path]) -> None:
     assert child_pids() == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_deadly")
 def test_a_report_whose_process_was_killed_is_tried_again(reports: list[Path]) -> None:
     two = [reports[0], renamed(reports[1], "once")]
@@ -133,6 +132,7 @@ def test_a_report_that_kills_every_process_is_left_out(reports: list[Path]) -> N
     assert found | {"lost_reports": []} == expected
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_deadly")
 @pytest.mark.parametrize("number", long_after(1, [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]))
 def test_no_process_is_left_when_the_first_one_ends(

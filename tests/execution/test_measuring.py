@@ -33,8 +33,6 @@ from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.open import open_trace
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def damaged(tmp_path: Path, reports: list[Path]) -> list[Path]:
@@ -51,6 +49,7 @@ def measured(path: Path, options: Options | None = None) -> MeasuredReport:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("is_labelled", "num_reports"), rows_long_after(1, [(True, 2), (True, 4), (False, 4)])
 )
@@ -76,6 +75,7 @@ def test_ranks_without_a_gpu_are_told_of_when_their_report_is_closed(tmp_path: P
     assert written(analysis.result) == alone(paths)
 
 
+@pytest.mark.slow
 def test_what_is_kept_of_a_report_grows_with_its_communication_not_with_its_events(
     tmp_path: Path,
 ) -> None:
