@@ -125,6 +125,44 @@ class Track(Rows, frozen=True):
     row: Int32
 
 
+class _Events(Record, frozen=True):
+    """All events of one kind of a rank, from which tracks are chosen."""
+
+    start_ns: Int64
+    end_ns: Int64
+    name: Int32 | Int64  # indices into `names`
+    names: Sequence[str]
+    category: EventKind | npt.NDArray[np.int8]
+
+    def track(
+        self, label: str, number: int, rows: Int64, *, nests: bool = False, has_rows: bool = False
+    ) -> Track:
+        """Return a track of a thread, with these rows; `has_rows`: they are those of calls."""
+        order = rows[np.lexsort((-self.end_ns[rows], self.start_ns[rows]))]
+        none = np.full(len(order), -1, np.int32)
+        return Track(
+            label,
+            number,
+            True,
+            nests,
+            self.start_ns[order],
+            self.end_ns[order],
+            self.name[order].astype(np.int32),
+            self.names,
+            np.broadcast_to(np.asarray(self.category, np.int8), self.start_ns.shape)[order],
+            none,
+            order.astype(np.int32) if has_rows else none,
+        )
+
+    def of_threads(self, rank: Rank, thread: Int64, what: str) -> Iterator[Track]:
+        """Yield a track of each thread, int64[n] of the events."""
+        nests, has_rows = self.category != EventKind.MARK, self.category == EventKind.CALL
+        for rows in groups(thread):
+            number = rank.trace.thread_number(int(thread[rows[0]]))
+            label = f"thread {number}: {what}"
+            yield self.track(label, number, rows, nests=nests, has_rows=has_rows)
+
+
 def gpu_tracks(rank: Rank) -> Iterator[Track]:
     """Yield what each stream of a rank's GPU did: kernels, copies, memory sets, CUDA graphs."""
     names: list[str] = []
@@ -157,20 +195,19 @@ def gpu_tracks(rank: Rank) -> Iterator[Track]:
         )
     stream, start, end, index, category, number = map(np.concatenate, zip(*columns, strict=True))
     columns.clear()  # what is in memory twice is much
-    spans = start, end
-    for rows in groups(stream):
+    events = _Events(start, end, index, names, category)
+    for rows in groups(stream) if len(stream) else ():
         of_stream = int(stream[rows[0]])
-        label = f"stream {of_stream}"
-        of_rows = _track(label, of_stream, rows, spans, (index, names), category, has_rows=True)
-        yield replace(of_rows, is_host=False, operation=number[of_rows.row])
+        track = events.track(f"stream {of_stream}", of_stream, rows, has_rows=True)
+        yield replace(track, is_host=False, operation=number[track.row])
 
 
 def communication_track(rank: CpuRank) -> Track:
     """Return the communication of a rank without a GPU, from the ranges of `instrument`."""
     operations, labels = rank.work.operations, rank.trace.label_ranges[rank.process]
-    spans, rows = (operations.start_ns, operations.end_ns), np.arange(len(operations))
-    names, kind = (operations.text, labels.texts), EventKind.COMMUNICATION
-    track = _track("communication", 0, rows, spans, names, kind, has_rows=True)
+    spans = operations.start_ns, operations.end_ns
+    events = _Events(*spans, operations.text, labels.texts, EventKind.COMMUNICATION)
+    track = events.track("communication", 0, np.arange(len(operations)), has_rows=True)
     return replace(track, operation=track.row, row=track.operation)
 
 
@@ -184,8 +221,8 @@ def host_tracks(rank: Rank) -> Iterator[Track]:
     if calls is None or len(calls) == 0:
         return
     index, names = _numbered(calls.name, rank.trace.api_names, "(unnamed call)")
-    spans, of_call = (calls.start_ns, calls.end_ns), (index, names)
-    yield from _thread_tracks(rank, "CUDA calls", calls.thread, spans, of_call, EventKind.CALL)
+    events = _Events(calls.start_ns, calls.end_ns, index, names, EventKind.CALL)
+    yield from events.of_threads(rank, calls.thread, "CUDA calls")
 
 
 def _range_tracks(rank: Rank) -> Iterator[Track]:
@@ -196,78 +233,28 @@ def _range_tracks(rank: Rank) -> Iterator[Track]:
     over = table.end_ns[~is_open]
     latest = max(int(over.max()) if len(over) else 0, int(table.start_ns.max()))
     end = np.where(is_open, latest, table.end_ns)
+    events = _Events(table.start_ns, end, table.name, table.names, EventKind.RANGE)
     for rows in groups(table.thread, table.nests.astype(np.int64)):
-        thread, nests = int(table.thread[rows[0]]), bool(table.nests[rows[0]])
+        number = rank.trace.thread_number(int(table.thread[rows[0]]))
+        nests = bool(table.nests[rows[0]])
         what = "ranges" if nests else "ranges started and ended"
-        number, spans = rank.trace.thread_number(thread), (table.start_ns, end)
-        label, names = f"thread {number}: {what}", (table.name, table.names)
-        yield _track(label, number, rows, spans, names, EventKind.RANGE, nests=nests)
+        yield events.track(f"thread {number}: {what}", number, rows, nests=nests)
 
 
 def operator_tracks(rank: Rank) -> Iterator[Track]:
     """Yield the operators of each thread of a rank's process, as torch.profiler records them."""
-    operators = rank.trace.operators(rank.process)
-    if operators is None:
-        return
-    thread, names = operators.packed_thread.values, (operators.packed_name.values, operators.names)
-    spans = operators.start_ns, operators.end_ns
-    yield from _thread_tracks(rank, OPERATORS, thread, spans, names, EventKind.RANGE)
+    table = rank.trace.operators(rank.process)
+    if table is not None:
+        name, spans = table.packed_name.values, (table.start_ns, table.end_ns)
+        events = _Events(*spans, name, table.names, EventKind.RANGE)
+        yield from events.of_threads(rank, table.packed_thread.values, OPERATORS)
 
 
 def mark_tracks(rank: Rank) -> Iterator[Track]:
     """Yield the marks of each thread of a rank's process, as events without length."""
     marks = rank.trace.marks(rank.process)
-    times, names = (marks.time_ns, marks.time_ns), (marks.name, marks.names)
-    yield from _thread_tracks(rank, "marks", marks.thread, times, names, EventKind.MARK)
-
-
-def _thread_tracks(
-    rank: Rank,
-    what: str,
-    thread: Int64,
-    spans: tuple[Int64, Int64],
-    names: tuple[Int32 | Int64, Sequence[str]],
-    kind: EventKind,
-) -> Iterator[Track]:
-    nests, has_rows = kind is not EventKind.MARK, kind is EventKind.CALL
-    for rows in groups(thread):
-        number = rank.trace.thread_number(int(thread[rows[0]]))
-        label = f"thread {number}: {what}"
-        yield _track(label, number, rows, spans, names, kind, nests=nests, has_rows=has_rows)
-
-
-def _track(
-    label: str,
-    number: int,
-    rows: Int64,
-    spans: tuple[Int64, Int64],
-    names: tuple[Int32 | Int64, Sequence[str]],
-    category: EventKind | npt.NDArray[np.int8],
-    *,
-    nests: bool = False,
-    has_rows: bool = False,
-) -> Track:
-    """Return a track of a thread: those events whose rows are given, in the order of tracks.
-
-    `spans`: starts and ends of all events; `names`: indices of their names, and the names.
-    `has_rows`: whether the track has the rows, which are those of calls.
-    """
-    start_ns, end_ns = spans
-    order = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]
-    none = np.full(len(order), -1, np.int32)
-    return Track(
-        label,
-        number,
-        True,
-        nests,
-        start_ns[order],
-        end_ns[order],
-        names[0][order].astype(np.int32),
-        names[1],
-        np.broadcast_to(np.asarray(category, np.int8), start_ns.shape)[order],
-        none,
-        order.astype(np.int32) if has_rows else none,
-    )
+    events = _Events(marks.time_ns, marks.time_ns, marks.name, marks.names, EventKind.MARK)
+    yield from events.of_threads(rank, marks.thread, "marks")
 
 
 def _numbered(

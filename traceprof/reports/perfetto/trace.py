@@ -7,8 +7,8 @@ tracks of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
 from itertools import chain, zip_longest
 from typing import BinaryIO
 
@@ -23,7 +23,7 @@ from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Analysis
 from traceprof.errors import REPORT_IT, one_line
 from traceprof.findings import Finding, by_id
-from traceprof.intervals import Int64
+from traceprof.intervals import Int32, Int64
 from traceprof.progress import Progress
 from traceprof.ranks.bubbles import PipelineBubbles, StageGaps
 from traceprof.ranks.passes import BACKWARD, FORWARD, OTHER, WEIGHTS
@@ -60,56 +60,92 @@ _OF_STEPS = (
 )
 
 
-def write_rank(
-    writer: PacketWriter,
-    rank: Rank,
-    analysis: RunResult,
-    pid: int,
-    launches: LaunchFlows,
-    *,
-    has_host: bool,
-) -> None:
-    """Write a rank.
+class _RankWriter:
+    """Writes a rank, whose number in the trace is `pid`, as a process."""
 
-    `has_host`: whether the threads of its process are written with it, and not with another rank.
-    """
-    to_run = partial(analysis.ranks.clocks.to_run, rank.report)
-    process = writer.process(pid, _title(rank, analysis), rank.rank)
-    result = next((result for result in analysis.breakdown if result.rank == rank.rank), None)
-    if result is not None:
-        findings = [finding for finding in analysis.findings if finding.rank == rank.rank]
-        _write_findings(writer, process, findings, result, to_run)
-        _write_steps(writer, process, result, to_run)
-    flows = flows_of(rank, analysis.ranks)
-    cpu = tracks.communication_track(rank) if isinstance(rank, CpuRank) else None
-    for track in tracks.gpu_tracks(rank) if cpu is None else (cpu,):
-        new_track = partial(writer.track, process, track.label, _STREAMS)
-        writer.slices(new_track, events_of(track, to_run, flows, launches, rank))
-    _write_counters(writer, process, rank, to_run, has_host=has_host)
-    if has_host:
-        _write_threads(writer, rank, pid, launches, to_run)
+    def __init__(self, writer: PacketWriter, rank: Rank, analysis: RunResult, pid: int) -> None:
+        self._writer, self._rank, self._analysis, self._pid = writer, rank, analysis, pid
+        self._to_run = partial(analysis.ranks.clocks.to_run, rank.report)
+        gpu = "CPU" if rank.device is None else f"GPU {rank.device} {rank.gpu or ''}".strip()
+        host = analysis.ranks.clocks.of(rank.report).host
+        title = one_line(f"rank {rank.rank}: {gpu}, process {rank.pid} on {host}", MAX_NAME)
+        self._process = writer.process(pid, title, rank.rank)
 
+    def write(self, launches: LaunchFlows, *, has_host: bool) -> None:
+        """Write all of it, with the threads of its process if these are not another rank's."""
+        rank, writer = self._rank, self._writer
+        for result in self._analysis.breakdown:
+            if result.rank == rank.rank:
+                self._findings(result)
+                self._steps(result)
+        flows = flows_of(rank, self._analysis.ranks)
+        cpu = tracks.communication_track(rank) if isinstance(rank, CpuRank) else None
+        for track in tracks.gpu_tracks(rank) if cpu is None else (cpu,):
+            new_track = partial(writer.track, self._process, track.label, _STREAMS)
+            writer.slices(new_track, events_of(track, self._to_run, flows, launches, rank))
+        self._links()
+        if has_host:
+            self._launch_queue()
+            self._threads(launches)
 
-def _title(rank: Rank, analysis: RunResult) -> str:
-    gpu = "CPU" if rank.device is None else f"GPU {rank.device} {rank.gpu or ''}".strip()
-    host = analysis.ranks.clocks.of(rank.report).host
-    return one_line(f"rank {rank.rank}: {gpu}, process {rank.pid} on {host}", MAX_NAME)
+    def _findings(self, result: BreakdownResult) -> None:
+        findings = [one for one in self._analysis.findings if one.rank == result.rank]
+        if not findings:
+            return
+        parent = self._writer.track(self._process, "findings", _FINDINGS)
+        for order, group in enumerate(by_id(findings)):
+            new_track = partial(self._writer.track, parent, group[0].id, order)
+            for finding in group:
+                spans = _finding_spans(finding, result)
+                self._writer.slices(new_track, noted(spans, self._to_run))
 
+    def _steps(self, result: BreakdownResult) -> None:
+        spans: list[Span] = []
+        for step in result.steps:
+            measures = step.measures
+            span = measures.window_start_ns, measures.window_end_ns
+            notes: dict[str, Value] = {name: getattr(measures, name) for name in _OF_STEPS}
+            spans.append((*span, f"step {step.number}", "step", notes))
+        if spans:
+            new_track = partial(self._writer.track, self._process, "steps on the GPU", _STEPS)
+            self._writer.slices(new_track, noted(spans, self._to_run))
 
-def _write_findings(
-    writer: PacketWriter,
-    process: int,
-    findings: Sequence[Finding],
-    result: BreakdownResult,
-    to_run: Callable[[Int64], Int64],
-) -> None:
-    if not findings:
-        return
-    parent = writer.track(process, "findings", _FINDINGS)
-    for order, group in enumerate(by_id(findings)):
-        new_track = partial(writer.track, parent, group[0].id, order)
-        for finding in group:
-            writer.slices(new_track, noted(_finding_spans(finding, result), to_run))
+    def _links(self) -> None:
+        """Write samples of links, each from the start of its period on."""
+        for samples in link_samples(self._rank):
+            name = " ".join(filter(None, (samples.link, samples.name, samples.direction)))
+            unit = "%" if samples.unit == PERCENT else samples.unit
+            self._counter(one_line(name, MAX_NAME), unit, samples.start_ns, samples.value)
+
+    def _launch_queue(self) -> None:
+        if not isinstance(self._rank, CpuRank):
+            times, depth = depth_over_time(self._rank, self._rank.window)
+            if len(times):
+                self._counter("launches pending", "launches", times, depth)
+
+    def _counter(self, name: str, unit: str, times: Int64, values: Int64 | Int32) -> None:
+        track = self._writer.counter(self._process, name, unit, _COUNTERS)
+        self._writer.values(track, self._to_run(times), values)
+
+    def _threads(self, launches: LaunchFlows) -> None:
+        rank, writer = self._rank, self._writer
+        names = {
+            rank.trace.thread_number(thread): name
+            for thread, name in rank.trace.thread_names.items()
+        }
+
+        @cache
+        def thread_of(tid: int) -> int:
+            name = one_line(names.get(tid, "thread"), MAX_NAME)
+            return writer.thread(self._pid, tid, name)
+
+        for track in chain(tracks.operator_tracks(rank), tracks.host_tracks(rank)):
+            is_call = track.category[0] == tracks.EventKind.CALL
+            what = "CUDA calls" if is_call else track.label.partition(": ")[2]
+            new_track = partial(writer.track, thread_of(track.number), what)
+            writer.slices(new_track, events_of(track, self._to_run, None, launches, rank))
+        for track in tracks.mark_tracks(rank):
+            writer.instants(thread_of(track.number), events_of(track, self._to_run))
 
 
 def _finding_spans(finding: Finding, result: BreakdownResult) -> list[Span]:
@@ -136,68 +172,6 @@ def _finding_spans(finding: Finding, result: BreakdownResult) -> list[Span]:
             for item in sorted(finding.evidence, key=lambda item: (item.start_ns, -item.end_ns))
         ),
     ]
-
-
-def _write_steps(
-    writer: PacketWriter, process: int, result: BreakdownResult, to_run: Callable[[Int64], Int64]
-) -> None:
-    spans: list[Span] = []
-    for step in result.steps:
-        measures = step.measures
-        end_ns = measures.window_end_ns
-        notes: dict[str, Value] = {name: getattr(measures, name) for name in _OF_STEPS}
-        spans.append((measures.window_start_ns, end_ns, f"step {step.number}", "step", notes))
-    if spans:
-        new_track = partial(writer.track, process, "steps on the GPU", _STEPS)
-        writer.slices(new_track, noted(spans, to_run))
-
-
-def _write_counters(
-    writer: PacketWriter,
-    process: int,
-    rank: Rank,
-    to_run: Callable[[Int64], Int64],
-    *,
-    has_host: bool,
-) -> None:
-    """Write samples of links, each from the start of its period on, and the launch queue."""
-    for samples in link_samples(rank):
-        name = " ".join(filter(None, (samples.link, samples.name, samples.direction)))
-        unit = "%" if samples.unit == PERCENT else samples.unit
-        track = writer.counter(process, one_line(name, MAX_NAME), unit, _COUNTERS)
-        writer.values(track, to_run(samples.start_ns), samples.value)
-    if has_host and not isinstance(rank, CpuRank):
-        times, depth = depth_over_time(rank, rank.window)
-        if len(times):
-            track = writer.counter(process, "launches pending", "launches", _COUNTERS)
-            writer.values(track, to_run(times), depth)
-
-
-def _write_threads(
-    writer: PacketWriter,
-    rank: Rank,
-    pid: int,
-    launches: LaunchFlows,
-    to_run: Callable[[Int64], Int64],
-) -> None:
-    names = {
-        rank.trace.thread_number(thread): name for thread, name in rank.trace.thread_names.items()
-    }
-    threads: dict[int, int] = {}
-
-    def thread_of(track: tracks.Track) -> int:
-        tid = track.number
-        if tid not in threads:
-            threads[tid] = writer.thread(pid, tid, one_line(names.get(tid, "thread"), MAX_NAME))
-        return threads[tid]
-
-    for track in chain(tracks.operator_tracks(rank), tracks.host_tracks(rank)):
-        is_call = track.category[0] == tracks.EventKind.CALL
-        what = "CUDA calls" if is_call else track.label.partition(": ")[2]
-        new_track = partial(writer.track, thread_of(track), what)
-        writer.slices(new_track, events_of(track, to_run, None, launches, rank))
-    for track in tracks.mark_tracks(rank):
-        writer.instants(thread_of(track), events_of(track, to_run))
 
 
 _NO_PARENT = 0
@@ -343,7 +317,7 @@ def write(
         # Process ids of several machines may be the same, and Perfetto has no pid 0.
         launches = launch_flows(rank, ranks, analysis.ranks)
         has_host = process not in written
-        write_rank(writer, rank, analysis.result, number, launches, has_host=has_host)
+        _RankWriter(writer, rank, analysis.result, number).write(launches, has_host=has_host)
         written.add(process)
         if progress is not None:
             progress.advance(1)
