@@ -20,6 +20,11 @@ def duration(nanoseconds: int) -> str:
     return f"{_of_a_duration(nanoseconds / _TIME_UNITS[unit])} {unit}"
 
 
+def signed_duration(nanoseconds: int) -> str:
+    """Write a change or an offset: `+17.2 ms`, `-774 µs`."""
+    return f"{'-' if nanoseconds < 0 else '+'}{duration(abs(nanoseconds))}"
+
+
 def between(low_ns: int, high_ns: int) -> str:
     """Write a range of durations: `17.2 ms to 17.9 ms`."""
     low, high = duration(low_ns), duration(high_ns)

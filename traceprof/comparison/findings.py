@@ -25,7 +25,7 @@ from traceprof.findings import Finding
 from traceprof.host.idle_causes import IdleCause
 from traceprof.run.mean_change import LEVEL, MIN_STEPS, Interval, steps_to_find
 from traceprof.structs import Record
-from traceprof.units import duration
+from traceprof.units import signed_duration
 
 MIN_CHANGE = 0.01  # of a step: less is noise between two runs
 _JUDGED = ("better", "worse")
@@ -64,17 +64,30 @@ def findings(
     changes = []
     for id_ in dict.fromkeys([*sides[0], *sides[1]]):
         old, new = sides[0].get(id_), sides[1].get(id_)
+        named = new or sides[0][id_]
         missing = before if old is None else after if new is None else ()
-        named = old or new
-        ranks = named.ranks if named else frozenset()
-        is_known = not any(may_hide(capture, id_, ranks) for capture in missing)
-        change = _change(id_, old, new, step_ns, is_known=is_known)
+        is_known = not any(may_hide(capture, id_, named.ranks) for capture in missing)
+        status = _status(old, new, step_ns) if is_known else "unknown"
+        old_ns, new_ns = (None if claim is None else round(claim.ns) for claim in (old, new))
+        came_ns = (old_ns or 0) - (new_ns or 0)
         part = FINDINGS[id_].part if id_ in FINDINGS else None
         low, high = unsure.get(_PARTS.get(part or "", part), (0, 0))
         # The part is a mean over ranks: one rank's may have changed by more.
-        if change.status in _JUDGED and low <= -(change.came_ns or 0) <= high:
-            change.status = "same"
-        changes.append(change)
+        if status in _JUDGED and low <= -came_ns <= high:
+            status = "same"
+        changes.append(
+            FindingChange(
+                id=id_,
+                status=status,
+                before_ns=old_ns,
+                after_ns=new_ns,
+                severity_before=None if old is None else old.finding.severity,
+                severity_after=None if new is None else new.finding.severity,
+                predicted=None if old is None else old.finding.saving,
+                came_ns=None if old is None or not is_known else came_ns,
+                title=named.finding.title,
+            )
+        )
     return changes
 
 
@@ -115,25 +128,6 @@ def _claims(captures: Sequence[Document]) -> dict[str, _Claim]:
         )
         for id_, claims in by_id.items()
     }
-
-
-def _change(
-    id_: str, before: _Claim | None, after: _Claim | None, step_ns: float, *, is_known: bool
-) -> FindingChange:
-    before_ns, after_ns = (None if claim is None else round(claim.ns) for claim in (before, after))
-    came = (before_ns or 0) - (after_ns or 0) if is_known else None
-    named = after or before
-    return FindingChange(
-        id=id_,
-        status=_status(before, after, step_ns) if is_known else "unknown",
-        before_ns=before_ns,
-        after_ns=after_ns,
-        severity_before=None if before is None else before.finding.severity,
-        severity_after=None if after is None else after.finding.severity,
-        predicted=None if before is None else before.finding.saving,
-        came_ns=None if before is None else came,
-        title="" if named is None else named.finding.title,
-    )
 
 
 def _status(before: _Claim | None, after: _Claim | None, step_ns: float) -> Status:
@@ -251,7 +245,7 @@ def signed(fraction: float) -> str:
 
 def change_text(change_ns: int) -> str:
     """Write a change of time with its sign: `-774 µs`."""
-    return "0 ns" if not change_ns else f"{'-' if change_ns < 0 else '+'}{duration(abs(change_ns))}"
+    return signed_duration(change_ns) if change_ns else "0 ns"
 
 
 def exact(length_ns: int) -> str:

@@ -17,7 +17,7 @@ from traceprof.findings import Severity
 from traceprof.intervals import Float64
 from traceprof.run.mean_change import Interval, MeanChange, mean_change, of_captures
 from traceprof.structs import Record
-from traceprof.units import duration, parse_time
+from traceprof.units import parse_time, signed_duration
 
 SAME = 0.01
 """A step is the same where the interval lies within this fraction of it."""
@@ -232,5 +232,5 @@ def _judged_finding(gate: GateLimit, captures: Sequence[Document]) -> GateResult
 
 def _written(value: float, unit: str) -> str:
     if unit == "ns":
-        return f"{'-' if value < 0 else '+'}{duration(round(abs(value)))}"
+        return signed_duration(round(value))
     return f"{value:+.2f} {unit}"

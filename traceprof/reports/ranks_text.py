@@ -38,7 +38,16 @@ from traceprof.reports.time_text import shown_ranks
 from traceprof.run.session_clocks import MachineClock
 from traceprof.structs import Record
 from traceprof.trace.grouping import median_of
-from traceprof.units import counted, duration, percent, ranks_text, size_text, three_digits, times
+from traceprof.units import (
+    counted,
+    duration,
+    percent,
+    ranks_text,
+    signed_duration,
+    size_text,
+    three_digits,
+    times,
+)
 
 _HEADINGS = ("came\nlast", "by", "waited", "most of\nit for", "made\nwait")
 _WORK_HEADINGS = (
@@ -98,19 +107,17 @@ def _work_table(analysis: RunResult) -> TableBlock | None:
     rows = {row.rank: row for row in rank_work.run(analysis.measured).ranks}
     if all(row.excess_ns is None for row in rows.values()):
         return None
-    lines = []
-    for row in (rows[rank] for rank in shown_ranks(analysis, rows)):
-        sign = "" if row.excess_ns is None else "-" if row.excess_ns < 0 else "+"
-        lines.append(
-            (
-                str(row.rank),
-                "-" if row.stage is None else str(row.stage),
-                duration(row.compute_ns),
-                *("-" if ns is None else duration(ns) for ns in (row.forward_ns, row.backward_ns)),
-                "-" if row.excess_ns is None else f"{sign}{duration(abs(row.excess_ns))}",
-                "-" if row.noise_ns is None else duration(row.noise_ns),
-            )
+    lines = [
+        (
+            str(row.rank),
+            "-" if row.stage is None else str(row.stage),
+            duration(row.compute_ns),
+            *("-" if ns is None else duration(ns) for ns in (row.forward_ns, row.backward_ns)),
+            "-" if row.excess_ns is None else signed_duration(row.excess_ns),
+            "-" if row.noise_ns is None else duration(row.noise_ns),
         )
+        for row in (rows[rank] for rank in shown_ranks(analysis, rows))
+    ]
     return table(_WORK_HEADINGS, lines)
 
 
@@ -234,8 +241,7 @@ def _rate(gb_per_s: float | None) -> str:
 def _clock(clock: MachineClock) -> tuple[str, str]:
     known = "" if clock.uncertainty_ns is None else duration(clock.uncertainty_ns)
     if clock.source == "operations":
-        sign = "-" if clock.offset_ns < 0 else "+"
-        return f"{sign}{duration(abs(clock.offset_ns))}", known
+        return signed_duration(clock.offset_ns), known
     if clock.source == "reference":
         return "reference", ""
     return "UTC" if clock.source == "session start" else "unknown", known

@@ -15,7 +15,7 @@ from traceprof.reports.blocks import (
     section,
     table,
 )
-from traceprof.units import counted, duration, percent
+from traceprof.units import counted, duration, percent, signed_duration
 
 _MAX_PARTS = 20  # of a step's critical path; the JSON has them all
 _MIN_SHARE = 0.001  # of the critical path: less is not worth a word
@@ -164,7 +164,7 @@ def change_text(answer: Answer) -> str:
     before = (answer.step_ns or 0) - change
     share = f" ({100 * change / before:+.1f} %)" if before else ""
     most = "at most " if answer.is_bound else ""
-    return f"{most}{'-' if change < 0 else '+'}{duration(abs(change))}{share}"
+    return f"{most}{signed_duration(change)}{share}"
 
 
 def path_shares(whatif: WhatIf) -> dict[str, float]:
