@@ -1,6 +1,5 @@
 """Optional inference never ends the program: each guarded part fails in turn, in each command."""
 
-import json
 import pkgutil
 from collections.abc import Callable
 from contextlib import closing
@@ -11,7 +10,7 @@ import pytest
 
 import traceprof
 from dashboards.questions import PathQuestion, WhatIfQuestion, answered
-from tests.support.commands import run
+from tests.support.commands import in_process, run
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.analysis import RunResult, analyze
@@ -127,15 +126,13 @@ def test_every_analysis_but_the_breakdown_is_optional() -> None:
 
 
 def test_the_command_shows_what_failed(
-    failing: Callable[[OptionalPart], list[object]],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    failing: Callable[[OptionalPart], list[object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (part,) = (part for part in guard.PARTS if part.ids == ("placed",))
     failing(part)
-    assert run("analyze", "--jobs", "1", "--format", "json", TWO_RANKS) == 0
-    output = capsys.readouterr()
-    gaps = [gap for gap in json.loads(output.out)["not_applicable"] if gap["id"] == "placed"]
+    command = ("analyze", "--jobs", "1", "--format", "json", TWO_RANKS)
+    output = in_process(*command)
+    gaps = [gap for gap in output.document["not_applicable"] if gap["id"] == "placed"]
     assert gaps == [
         {
             "id": "placed",
@@ -147,8 +144,7 @@ def test_the_command_shows_what_failed(
     ]
     assert not output.err
     monkeypatch.setenv("TRACEPROF_TRACEBACK", "1")
-    assert run("analyze", "--jobs", "1", "--format", "json", TWO_RANKS) == 0
-    assert "IndexError: planted" in capsys.readouterr().err
+    assert "IndexError: planted" in in_process(*command).err
 
 
 def test_errors_for_the_user_pass() -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import run
+from tests.support.commands import in_process, printed
 from tests.support.traces import SAMPLE
-from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
+from traceprof.cli.main import EXIT_DONE
 
 HEALTHY = SAMPLE.with_name("healthy.sqlite")
 MISSING = "no.sqlite"  # never opened: else the line would be about it
@@ -96,19 +96,13 @@ OF_ANALYZE = [
     ],
 )
 def test_usage_errors_take_one_line(
-    arguments: list[str | Path],
-    complaint: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str | Path], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(*arguments) == EXIT_ERROR
-    out, err = capsys.readouterr()
-    assert not out
-    assert err.count("\n") == 1
-    assert err.startswith("traceprof: ")
-    assert complaint in err
+    outcome = in_process(*arguments)
+    assert (outcome.out, outcome.err.count("\n")) == ("", 1)
+    assert outcome.line.startswith("traceprof: ")
+    assert complaint in outcome.line
     assert list(tmp_path.iterdir()) == []
 
 
@@ -123,28 +117,20 @@ def test_usage_errors_take_one_line(
     ],
 )
 def test_a_word_is_completed(
-    line: str,
-    expected: set[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    line: str, expected: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("_TRACEPROF_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
-    assert run() == EXIT_DONE
-    out, err = capsys.readouterr()
-    assert {answer.partition(",")[2] for answer in out.splitlines()} == expected
-    assert not err
+    outcome = in_process()
+    assert {answer.partition(",")[2] for answer in outcome.out.splitlines()} == expected
+    assert (outcome.code, outcome.err) == (EXIT_DONE, "")
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_the_script_of_a_shell_is_written(
-    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_script_of_a_shell_is_written(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_TRACEPROF_COMPLETE", f"{shell}_source")
-    assert run() == EXIT_DONE
-    script = capsys.readouterr().out
+    script = printed()
     assert "_TRACEPROF_COMPLETE" in script
     monkeypatch.delenv("_TRACEPROF_COMPLETE")
-    assert run("completion", shell) == EXIT_DONE
-    assert capsys.readouterr().out == script
+    assert printed("completion", shell) == script

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
-from tests.support.commands import alter, run
+from tests.support.commands import alter, in_process, printed
 from traceprof.cli.main import EXIT_DONE
 from traceprof.errors import one_line
 from traceprof.trace.nsight import schema
@@ -49,12 +49,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=lambda arguments: arguments[-1],
 )
-def test_it_never_reaches_the_terminal(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    assert run(*arguments, folder) == EXIT_DONE
-    out, err = capsys.readouterr()
-    assert all(line.isprintable() for line in (out + err).split("\n"))
+def test_it_never_reaches_the_terminal(folder: Path, arguments: list[str]) -> None:
+    outcome = in_process(*arguments, folder)
+    assert outcome.code == EXIT_DONE
+    out = outcome.out
+    assert all(line.isprintable() for line in (out + outcome.err).split("\n"))
     shown = out.encode().decode("unicode_escape") if "json" in arguments else out
     if "markdown" in arguments:
         shown = re.sub(r"\\(\W)", r"\1", shown)
@@ -65,8 +64,7 @@ def test_it_never_reaches_the_terminal(
         assert ":bomb:" in shown  # … nor as its names of pictures
 
 
-def test_long_names_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("analyze", TraceBuilder().gpu("G" * 5000).kernel(0, 9).write(tmp_path)) == EXIT_DONE
-    shown = capsys.readouterr().out
+def test_long_names_are_cut(tmp_path: Path) -> None:
+    shown = printed("analyze", TraceBuilder().gpu("G" * 5000).kernel(0, 9).write(tmp_path))
     assert "GGGG" in shown
     assert max(map(len, shown.splitlines())) <= 200

@@ -10,10 +10,9 @@ import pytest
 
 from tests.support.builders import TraceBuilder
 from tests.support.claims import validator
-from tests.support.commands import run
+from tests.support.commands import json_of
 from tests.support.traces import SAMPLES, analysis_of, closed_analysis
 from traceprof.analyses.registry import FINDINGS
-from traceprof.cli.main import EXIT_DONE
 from traceprof.reports import json as json_report
 
 
@@ -71,13 +70,9 @@ def test_only_and_skip_choose_findings(tmp_path: Path) -> None:
     assert "exposed-communication" not in {finding["id"] for finding in skipped}
 
 
-def test_a_path_that_is_not_utf_8_survives(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_path_that_is_not_utf_8_survives(tmp_path: Path) -> None:
     path, lost = (os.path.join(os.fsencode(tmp_path), name) for name in (b"a\xff.sqlite", b"b\xfe"))  # noqa: PTH118
     TraceBuilder().kernel(0, 9).write(tmp_path / "a.sqlite").rename(os.fsdecode(path))
-    arguments = [os.fsdecode(path), os.fsdecode(lost)]
-    assert run("analyze", "--format", "json", *arguments) == EXIT_DONE
-    document = json.loads(capsys.readouterr().out)
+    document = json_of("analyze", os.fsdecode(path), os.fsdecode(lost))
     assert os.fsencode(document["reports"][0]["path"]) == path
     assert os.fsencode(document["lost_reports"][0]["path"]) == lost

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from tests.support.commands import run
+from tests.support.commands import printed
 from tests.support.selection import long_after
 from tests.support.traces import analysis_of
 from traceprof.reports.markdown import escaped, render
@@ -49,10 +49,9 @@ def test_nobody_is_mentioned_and_nothing_linked() -> None:
 
 
 @pytest.mark.parametrize("name", long_after(2, ["training", "gloo", "healthy"]))
-def test_it_has_what_the_text_report_has(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_has_what_the_text_report_has(name: str) -> None:
     path = SAMPLES / f"{name}.sqlite"
-    assert run("analyze", "--format", "markdown", "--kernels", path) == 0
-    markdown = capsys.readouterr().out
+    markdown = printed("analyze", "--format", "markdown", "--kernels", path)
     with analysis_of(path) as analysis:
         assert markdown == render(analysis.result, shows_kernels=True)
         for finding in analysis.result.findings:
