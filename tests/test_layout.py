@@ -64,11 +64,6 @@ def test_each_folder_of_tests_has_the_name_of_what_it_tests() -> None:
     assert wrong == []
 
 
-def test_each_folder_of_tests_is_a_package() -> None:
-    folders = {path.parent for path in TESTS.rglob("*.py")}
-    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
-
-
 def test_no_module_that_ships_is_there_for_tests_alone() -> None:
     graph = grimp.build_graph("traceprof", "instrument", "dashboards", cache_dir=None)
     unused = [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import in_process, printed
+from tests.support.commands import in_process, printed, run
 from tests.support.traces import SAMPLE
 from traceprof.cli.main import EXIT_DONE
 
@@ -117,20 +117,27 @@ def test_usage_errors_take_one_line(
     ],
 )
 def test_a_word_is_completed(
-    line: str, expected: set[str], monkeypatch: pytest.MonkeyPatch
+    line: str,
+    expected: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("_TRACEPROF_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
-    outcome = in_process()
-    assert {answer.partition(",")[2] for answer in outcome.out.splitlines()} == expected
-    assert (outcome.code, outcome.err) == (EXIT_DONE, "")
+    assert run() == EXIT_DONE
+    out, err = capsys.readouterr()
+    assert {answer.partition(",")[2] for answer in out.splitlines()} == expected
+    assert not err
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_the_script_of_a_shell_is_written(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_of_a_shell_is_written(
+    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("_TRACEPROF_COMPLETE", f"{shell}_source")
-    script = printed()
+    assert run() == EXIT_DONE
+    script = capsys.readouterr().out
     assert "_TRACEPROF_COMPLETE" in script
     monkeypatch.delenv("_TRACEPROF_COMPLETE")
     assert printed("completion", shell) == script

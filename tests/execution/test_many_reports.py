@@ -172,12 +172,18 @@ def test_a_signal_right_before_the_wait_is_answered(
     assert not is_over.exists()
 
 
-@pytest.mark.usefixtures("_can_fork")
-def test_a_process_measures_one_report_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _names_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have reports not be read, but named by the process that would."""
+
     def failed(*_: object) -> FailedReport:
         return FailedReport(Path(str(os.getpid())), WorkerError("not read", "a test", "nothing"))
 
     monkeypatch.setattr(many_reports, "measure_file", failed)
+
+
+@pytest.mark.usefixtures("_can_fork", "_names_of_processes")
+def test_a_process_measures_one_report_after_the_other() -> None:
     path = Path("never read")
     tasks = [Task(path, path, Options())] * 6
     measured = [*many_reports.measured_in_processes(tasks, 2)]
@@ -185,6 +191,35 @@ def test_a_process_measures_one_report_after_the_other(monkeypatch: pytest.Monke
     processes = {str(report.path) for _, report in measured if isinstance(report, FailedReport)}
     assert 1 <= len(processes) <= 2
     assert str(os.getpid()) not in processes
+
+
+@pytest.mark.usefixtures("_can_fork", "_names_of_processes")
+@pytest.mark.parametrize(
+    ("jobs", "num_reports", "num_bytes", "is_here"),
+    [
+        (None, 2, 20, True),
+        (None, 2, 50, False),  # 100 bytes together
+        (1, 2, 50, True),
+        (2, 2, 20, False),
+        (2, 1, 100, True),
+    ],
+)
+def test_processes_are_for_large_reports_or_for_who_asks(
+    jobs: int | None,
+    num_reports: int,
+    num_bytes: int,
+    is_here: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(many_reports, "_MIN_BYTES", 100)
+    monkeypatch.setattr(many_reports, "num_jobs", lambda asked: asked or 2)
+    paths = [tmp_path / str(number) for number in range(num_reports)]
+    for path in paths:
+        path.write_bytes(bytes(num_bytes))
+    measured = many_reports.measure_reports(paths, Options(), jobs, None, None)
+    processes = {str(one.path) for one in measured if isinstance(one, FailedReport)}
+    assert (processes == {str(os.getpid())}) == is_here
 
 
 def test_no_jobs_are_a_mistake() -> None:

@@ -102,11 +102,15 @@ def series(captures: Sequence[Document]) -> Series:
     else:  # all time that findings judge is one step
         rows = tuple(np.array([[means[name] for name in COLUMNS]], np.float64) for means in exact)
     mean = {name: sum(times[name] for times in exact) / len(exact) for name in exact[0]}
-    slowest = [_slowest(capture, has_steps=has_steps) for capture in captures]
-    lengths = tuple(steady for steady, _ in slowest)
-    left_out = sum(num - len(steady) for steady, num in slowest) if has_steps else 0
-    slow = tuple(_slow(capture) for capture in captures)
-    return Series(rows, lengths, in_whole_ns(mean), left_out, has_steps, slow)
+    lengths, slow, left_out = [], [], 0
+    for capture in captures:
+        slowest = _slowest_rank(capture, has_steps=has_steps)
+        steady, num_steps = _steady(capture, slowest, has_steps=has_steps)
+        lengths.append(steady)
+        left_out += max(num_steps - len(steady), 0)
+        of_rank = [one for one in capture.slow_steps if slowest and one.rank == slowest.rank]
+        slow.append(Counter(step.cause for step in of_rank if step.counts))
+    return Series(rows, tuple(lengths), in_whole_ns(mean), left_out, has_steps, tuple(slow))
 
 
 def unrecorded(captures: Sequence[Document]) -> Series | None:
@@ -141,19 +145,14 @@ def _slowest_rank(capture: Document, *, has_steps: bool) -> StepTotals | None:
     return max(totals, key=lambda rank: (mean_ns[rank.rank], -rank.rank), default=None)
 
 
-def _slow(capture: Document) -> Counter[str]:
-    rank = _slowest_rank(capture, has_steps=True)
-    steps = [] if rank is None else [one for one in capture.slow_steps if one.rank == rank.rank]
-    return Counter(step.cause for step in steps if step.counts)
-
-
-def _slowest(capture: Document, *, has_steps: bool) -> tuple[Float64, int]:
+def _steady(
+    capture: Document, slowest: StepTotals | None, *, has_steps: bool
+) -> tuple[Float64, int]:
     """Return the steady steps of the rank whose step takes longest, and how many steps it has.
 
     Without steps all that is judged is one. The lengths are float64[n]; steps of other phases of
     the program are none of them.
     """
-    slowest = _slowest_rank(capture, has_steps=has_steps)
     if slowest is None:
         return np.zeros(1), 0
     if not has_steps:

@@ -404,10 +404,9 @@ def stored_series(path: str | os.PathLike[str], metrics: Sequence[str] = ()) -> 
     metric.
     """
     chosen = list(metrics) or [*METRICS]
+    choices = [*METRICS, *(f"{FINDING}:{finding}" for finding in FINDING_IDS)]
     for metric in chosen:
-        name, _, id_ = metric.partition(":")
-        if metric not in METRICS and (name != FINDING or id_ not in FINDING_IDS):
-            choices = [*METRICS, *(f"{FINDING}:{finding}" for finding in FINDING_IDS)]
+        if metric not in choices:
             remedy = f"choose one of {', '.join(choices)}"
             raise UsageError(f"cannot list {metric!r}", "there is no such metric", remedy)
     rows: list[tuple[str | int, ...]] = []
@@ -418,27 +417,18 @@ def stored_series(path: str | os.PathLike[str], metrics: Sequence[str] = ()) -> 
         except TraceFileError as error:
             left_out.append(f"{run.name}: {error.why}")
             continue
-        values = [_value(document, metric) for metric in chosen]
-        unknown = [metric for metric, value in zip(chosen, values, strict=True) if value is None]
-        if unknown:
+        steps, of_findings = series([document]), costs([document])
+        known = {"step": round(steps.step_ns)}
+        known |= {part: steps.means[column] for part, column in METRICS.items() if part != "step"}
+        for id_ in FINDING_IDS:
+            if id_ in of_findings or not may_hide(document, id_):
+                known[f"{FINDING}:{id_}"] = round(of_findings.get(id_, 0))
+        if unknown := [metric for metric in chosen if metric not in known]:
             left_out.append(f"{run.name}: {', '.join(unknown)} could not be judged")
             continue
-        known = [value for value in values if value is not None]
         time = run.recorded_utc or run.saved_utc
-        rows.append((time, run.name, run.git_commit or "", *known))
+        rows.append((time, run.name, run.git_commit or "", *(known[metric] for metric in chosen)))
     rows.sort(key=lambda row: str(row[0]))
     numbers = [metric.removeprefix(f"{FINDING}:").replace("-", "_") for metric in chosen]
     columns = ("time", "run", "commit", *(f"{name}_ns" for name in numbers))
     return StoredSeries(columns, tuple(rows), tuple(left_out))
-
-
-def _value(document: Document, metric: str) -> int | None:
-    if metric == "step":
-        return round(series([document]).step_ns)
-    if metric in METRICS:
-        return series([document]).means[METRICS[metric]]
-    id_ = metric.removeprefix(f"{FINDING}:")
-    cost = costs([document]).get(id_)
-    if cost is None and may_hide(document, id_):
-        return None
-    return round(cost or 0)
