@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from dashboards.clock import OWN, RankClock
 from traceprof import intervals
+from traceprof.analyses.links.link_findings import OTHER
 from traceprof.intervals import Int64, even_limits
 from traceprof.trace.model.operations import PERCENT, LinkSamples
 from traceprof.units import counted, three_digits
@@ -177,7 +178,6 @@ def view(row: Row, start_ns: int, end_ns: int, columns: int, most_events: int) -
 
 
 _NAMES = {"nvlink": "NVLink", "pcie": "PCIe"}
-_WAYS = {"tx": "sent", "rx": "received"}
 _BYTES_PER_MS_A_GB_PER_S = 1e6
 _NO_EVENTS = np.empty(0, np.int64)
 
@@ -204,8 +204,7 @@ class Samples:
     def label(self) -> str:
         """The counter and its scale: `NVLink, sent · to 100 %`."""
         name = self.of.name or _NAMES.get(self.of.link, self.of.link)
-        way = _WAYS.get(self.of.direction, self.of.direction)
-        return f"{name}, {way} · to {self._text(self.top)}"
+        return f"{name}, {OTHER[self.of.direction]} · to {self._text(self.top)}"
 
     def view(self, start_ns: int, end_ns: int, columns: int) -> Viewport:
         """Return the mean in each column of a view, as a share of `top`."""

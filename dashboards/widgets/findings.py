@@ -22,7 +22,7 @@ from traceprof.analyses.verdict.three_lines import ThreeLines, small_fixes, thre
 from traceprof.analyses.verdict.yields import MIN_CHANGES, expected_ns, usual_yield
 from traceprof.errors import one_line
 from traceprof.findings import Finding, MetricValue, Saving, Severity, by_id, share, worst_of
-from traceprof.reports.claims import gain_text, no_cost, quoted, unowned
+from traceprof.reports.claims import gain_cell, gain_text, no_cost, quoted, unowned
 from traceprof.reports.time_text import about_steps, judged_share
 from traceprof.run.periods import about_periods
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text, three_digits
@@ -185,20 +185,16 @@ def _gain(finding: Finding, view: View) -> list[Component]:
     least_ns = (saving.low_ns or 0) if saving is not None and saving.step_ns is not None else 0
     most_ns = finding.most_ns or 0
     about_ns = expected_ns(finding, step_ns) if most_ns or saving is None else 0
-    known = usual_yield(finding)
+    about, known = share(about_ns, step_ns), usual_yield(finding)
     if least_ns:
         why = "the replay's estimate"
     elif known is None or known.num_changes < MIN_CHANGES:
         why = "few such changes were measured, so that those of other kinds count, too"
     else:
         why = f"the share of such limits that {counted(known.num_changes, 'change')} brought"
-    bar = ui.gain_bar(
-        share(least_ns, step_ns),
-        share(most_ns, step_ns),
-        share(about_ns, step_ns) if about_ns else None,
-        f"{view.unit} is expected to gain {duration(about_ns)},"
-        f" {percent(share(about_ns, step_ns))}: {why}",
-    )
+    title = f"{view.unit} is expected to gain {duration(about_ns)}, {percent(about)}: {why}"
+    least, most = share(least_ns, step_ns), share(most_ns, step_ns)
+    bar = ui.gain_bar(least, most, about or None, title)
     gained_ns = saving.step_ns if least_ns and saving is not None else most_ns
     of_step = f" {percent(share(gained_ns or 0, step_ns))}" if gained_ns else ""
     gained = saving_text(saving)
@@ -222,20 +218,12 @@ def metric_text(name: str, value: MetricValue) -> str:
 
 
 def saving_text(saving: Saving | None) -> str:
-    """Write what a step would gain without a finding: `1.08 ms`, or `at most 1.4 ms`.
-
-    An interval wider than half the gain is written beside it.
-    """
+    """Write what a step would gain without a finding, and an interval wider than half of it."""
     if saving is None or saving.high_ns is None:
         return ui.UNKNOWN
-    if saving.high_ns <= 0:
-        return "nothing"
-    if not saving.step_ns or not saving.low_ns:
-        return f"at most {duration(saving.high_ns)}"
-    if 2 * (saving.high_ns - saving.low_ns) > saving.step_ns:
-        limits = between(saving.low_ns, saving.high_ns)
-        return f"{duration(saving.step_ns)} ({limits})"
-    return duration(saving.step_ns)
+    step_ns, low_ns, high_ns = saving.step_ns, saving.low_ns, saving.high_ns
+    is_wide = step_ns and low_ns and 2 * (high_ns - low_ns) > step_ns
+    return gain_cell(saving) + (f" ({between(low_ns or 0, high_ns)})" if is_wide else "")
 
 
 _UNITS: dict[tuple[str, ...], Callable[[float], str]] = {

@@ -93,7 +93,7 @@ def short_findings(analysis: RunResult, max_rows: int, max_advice: int) -> Itera
         if why is not None and much_ns and worst.severity > Severity.INFO:
             more.append(f"{worst.id} ({why})")
         ranks = ranks_text([finding.rank for finding in group]).removeprefix("rank").lstrip("s ")
-        gain = ", ".join(filter(None, (_gain_cell(quoted.saving), name_of_phase(worst))))
+        gain = ", ".join(filter(None, (gain_cell(quoted.saving), name_of_phase(worst))))
         rows.append((str(worst.severity), worst.id, ranks, cost, gain))
     headings = ("", "finding", "rank", f"of the {unit}", f"{one} gains")
     yield table(headings, rows, text=headings[:3])
@@ -113,7 +113,8 @@ def short_findings(analysis: RunResult, max_rows: int, max_advice: int) -> Itera
         said.add(action)
 
 
-def _gain_cell(saving: Saving | None) -> str:
+def gain_cell(saving: Saving | None) -> str:
+    """Say in a word or two what a step would gain without a finding: `at most 1.40 ms`."""
     if saving is None or saving.high_ns is None:
         return "unknown"
     if saving.low_ns and saving.step_ns:
