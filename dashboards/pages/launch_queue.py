@@ -86,12 +86,6 @@ def _cost(result: LaunchQueueResult) -> tuple[float, float, float]:
     return result.costly.measure_ns, metrics.blocked_ns, metrics.max_queue_depth
 
 
-def depth_series(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
-    """Return the times at which the depth of a rank's queue changes, and the new depths."""
-    with _lock:
-        return rank.cache.get_alone(_depth_over_window, rank, rank.release)
-
-
 def _depth_over_window(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
     return launch_queue.depth_over_time(rank, rank.window)
 
@@ -163,7 +157,9 @@ def drawn_row(view: View, result: LaunchQueueResult) -> dict[str, Any]:
     base_ns, to_run = view.clock.base_ns, view.clock.rank(result.rank).to_run
     start, end = view.window(result.rank, result.window.start_ns, result.window.end_ns)
     first, last = to_run(np.array([start, end], np.int64)).tolist()
-    times, depth = depth_series(view.rank(result.rank))
+    rank = view.rank(result.rank)
+    with _lock:
+        times, depth = rank.cache.get_alone(_depth_over_window, rank, rank.release)
     pieces = charts.envelope(times, depth, start, end)
     stalls = result.stalls
     limits = even_limits(start, end, charts.MAX_POINTS)

@@ -17,6 +17,7 @@ from dashboards.view import View
 from dashboards.widgets import components as ui
 from dashboards.widgets.charts import BLUE, PARTS, group_starts, offsets, plots, rounded
 from dashboards.widgets.tables import IDENTIFIER, Column, record, table
+from traceprof import intervals
 from traceprof.analyses import breakdown
 from traceprof.analyses.breakdown import BreakdownResult, step_times
 from traceprof.analyses.steps import (
@@ -433,12 +434,10 @@ def _columns_of(result: BreakdownResult, grid: StepGrid, row: int, time_ns: Int6
     """Return the column of the step at each time of a rank's report; -1 for none."""
     starts, lengths = step_times(result.steps)
     order = np.argsort(starts, kind="stable")
-    place = np.searchsorted(starts[order], time_ns, side="right") - 1
-    step = order[np.maximum(place, 0)]
+    place = intervals.holder(starts[order], (starts + lengths)[order], time_ns)
     columns = np.flatnonzero(grid.first[row] >= 0)
-    column = columns[np.searchsorted(grid.first[row, columns], step, side="right") - 1]
-    is_inside = (place >= 0) & (time_ns < starts[step] + lengths[step])
-    return np.where(is_inside, column, -1)
+    column = columns[np.searchsorted(grid.first[row, columns], order[place], side="right") - 1]
+    return np.where(place >= 0, column, -1)
 
 
 def heat_row(title: str, href: str | None, times: Mapping[str, list[int]]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from traceprof.kernel_names import kernel_title
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.run.opening import Rank
 from traceprof.trace.columns import Column, PackedSpans, pack
+from traceprof.trace.grouping import numbered, numbered_rows, sums
 from traceprof.trace.model.host import ThreadSpans
 from traceprof.trace.model.kinds import CopyKind
 from traceprof.units import size_text
@@ -126,21 +127,14 @@ class MessageLabels:
 def message_labels(rank: Rank) -> MessageLabels:
     """Return the texts by which a rank's communication kernels can be searched."""
     records = messages(rank)
-    columns = [
-        records.operation,
-        records.bytes,
-        records.communicator,
-        records.group,
-        records.peer,
-        records.peer_in_communicator,
-        records.root,
-        records.direction,
-    ]
-    rows = np.stack(columns, axis=1)
-    _, first, alike = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    alike = numbered_rows(
+        *(records.operation, records.bytes, records.communicator, records.group),
+        *(records.peer, records.peer_in_communicator, records.root, records.direction),
+    )
+    first = np.unique(alike, return_index=True)[1]
     texts = tuple(_searched(records, place) for place in first.tolist())
     order = np.argsort(records.kernel, kind="stable")
-    return MessageLabels(records.kernel[order], alike.reshape(-1)[order], texts)
+    return MessageLabels(records.kernel[order], alike[order], texts)
 
 
 def _searched(records: Messages, place: int) -> str:
@@ -276,12 +270,12 @@ def _events(names: Sequence[str], part: EventPart) -> Events:
 def _operations(rank: Rank, clock: RankClock) -> Events:
     operations = rank.operations
     kernels, copies, memsets = operations.kernels, operations.copies, operations.memsets
-    ids, of_signature = np.unique(kernels.name_of_signature, return_inverse=True)
-    copy_kinds, of_copy = np.unique(copies.kind, return_inverse=True)
+    ids, of_signature = numbered(kernels.name_of_signature)
+    copy_kinds, of_copy = numbered(copies.kind)
     first, memset = len(ids), len(ids) + len(copy_kinds)
     names = (
-        pack(of_signature.reshape(-1)[kernels.packed_signature.values]),
-        pack(first + of_copy.reshape(-1)),
+        pack(of_signature[kernels.packed_signature.values]),
+        pack(first + of_copy),
         pack(np.full(len(memsets), memset)),
         pack(np.full(len(operations.groups[3]), memset + 1)),
     )
@@ -386,10 +380,8 @@ def place_spans(rank: Rank) -> ThreadSpans:
         ],
         axis=1,
     )
-    busiest = max(
-        np.unique(stream).tolist(), key=lambda one: length[stream == one].sum(), default=0
-    )
-    rows = np.flatnonzero(stream == busiest)
+    streams, busy_ns = sums(stream, length)
+    rows = np.flatnonzero(stream == streams[busy_ns.argmax()]) if len(streams) else streams
     rows = rows[np.argsort(start[rows], kind="stable")]
     place = places_of_calls(rank, call[rows]).astype(np.int64)
     starts_anew = np.zeros(len(rows), np.bool_)

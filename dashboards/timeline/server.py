@@ -22,7 +22,7 @@ from dashboards.questions import ComparedSides, PathQuestion, questions_about
 from dashboards.timeline import search as searching
 from dashboards.timeline.across_ranks import collective, operation_id, spreads, steps_within
 from dashboards.timeline.across_ranks import drawn_path as drawn
-from dashboards.timeline.area import listed, statistics
+from dashboards.timeline.area import Rows, listed, statistics
 from dashboards.timeline.detail import describe, summarize
 from dashboards.timeline.events import OPERATION, SOURCES
 from dashboards.timeline.search import SQL, Place, Query
@@ -125,12 +125,12 @@ def _asked_track(store: Timelines, key: str) -> tuple[RankTimeline, Track]:
     return timeline, timeline.tracks[row]
 
 
-def _event_rows(store: Timelines) -> dict[str, tuple[RankTimeline, Track]]:
+def _event_rows(store: Timelines) -> Rows:
     """Return the requested rows by key, without those of samples."""
     return {key: row for key, row in _asked_rows(store).items() if row[1].samples is None}
 
 
-def _asked_rows(store: Timelines) -> dict[str, tuple[RankTimeline, Track]]:
+def _asked_rows(store: Timelines) -> Rows:
     keys = _text("rows", 16 * MAX_ROWS).split(",")
     if len(keys) > MAX_ROWS:
         abort(400, f"more than {MAX_ROWS} rows")
@@ -371,9 +371,11 @@ def described(store: Timelines, number: int, *, with_host: bool) -> dict[str, An
     """Return the rows of a rank, and its findings' evidence."""
     timeline = store.whole(number) if with_host else store.gpu(number)
     extent, clock = timeline.extent_ns, timeline.clock
+    operation_of = partial(operation_id, timeline.rank)
     analysis = store.analysis
-    findings = analysis.findings if analysis is not None else ()
     unit = "" if analysis is None else View(analysis, Address()).unit
+    all_findings = enumerate(() if analysis is None else analysis.findings)
+    findings = [(at, one) for at, one in all_findings if one.rank == number and one.evidence]
     return {
         "rank": number,
         "start": None if extent is None else str(extent[0]),
@@ -392,31 +394,25 @@ def described(store: Timelines, number: int, *, with_host: bool) -> dict[str, An
             for index, track in enumerate(timeline.tracks)
         ],
         "findings": {
-            number_of_finding: {
+            at: {
                 "title": one_line(finding.title),
-                "advice": [
-                    one_line(advice, _MAX_ADVICE) for advice in finding.advice[:_NUM_ADVICE]
-                ],
+                "advice": [one_line(text, _MAX_ADVICE) for text in finding.advice[:_NUM_ADVICE]],
                 "gain": gain_text(*quoted(finding, unit)),
             }
-            for number_of_finding, finding in enumerate(findings)
-            if finding.rank == number and finding.evidence
+            for at, finding in findings
         },
         "evidence": [
             {
                 "finding": finding.id,
-                "operation": operation_id(timeline.rank, interval)
-                if finding.id == straggler.ID
-                else None,
-                "number": number_of_finding,
+                "operation": operation_of(interval) if finding.id == straggler.ID else None,
+                "number": at,
                 "evidence": index,
                 "severity": str(finding.severity),
                 "label": one_line(interval.label),
                 "start": str(clock.at(interval.start_ns)),
                 "end": str(clock.at(interval.end_ns)),
             }
-            for number_of_finding, finding in enumerate(findings)
-            if finding.rank == number
+            for at, finding in findings
             for index, interval in enumerate(finding.evidence)
         ],
     }

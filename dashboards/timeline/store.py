@@ -22,6 +22,7 @@ from dashboards.clock import Clock, RankClock
 from dashboards.questions import ComparedSide, ComparedSides, questions_about
 from dashboards.timeline.events import Events, gpu_events, host_events
 from dashboards.timeline.tracks import RankTimeline, gpu_timeline, with_host
+from traceprof import intervals
 from traceprof.analyses.breakdown import StepMeasures, step_times
 from traceprof.analysis import Analysis
 from traceprof.errors import TraceprofError
@@ -136,10 +137,9 @@ class Timelines:
         if steps := self.steps(number):
             start, length = step_times(steps)
             begin = self.clock(number).to_run(start)
-            at = np.maximum(np.searchsorted(begin, times_ns, side="right") - 1, 0)
-            since = times_ns - begin[at]
-            is_in = (since >= 0) & (since < length[at])
-            found[is_in] = np.array([step.number for step in steps], np.int64)[at[is_in]]
+            at = intervals.holder(begin, begin + length, times_ns)
+            numbers = np.array([step.number for step in steps], np.int64)
+            found = np.where(at < 0, NULL, numbers[at])
         return found
 
     def clock(self, number: int) -> RankClock:

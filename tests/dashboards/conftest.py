@@ -12,6 +12,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from playwright.sync_api import (
@@ -146,28 +147,20 @@ def tabs() -> list[Page]:
 
 @pytest.fixture
 def page(context: BrowserContext, tabs: list[Page], blank: str) -> Iterator[Page]:
-    opened = tabs.pop() if tabs else context.new_page()
-    errors: list[str] = []
-
-    def on_console(message: ConsoleMessage) -> None:
-        if message.type in {"error", "warning"}:
-            errors.append(f"{message.type}: {message.text}")
-
-    def on_request(request: Request) -> None:
-        if not request.url.startswith((f"http://{HOST}:", "data:", "blob:")):
-            errors.append(f"asked for {request.url}")
-
-    def on_error(error: Error) -> None:
-        errors.append(str(error))
-
-    opened.on("console", on_console)
-    opened.on("pageerror", on_error)
-    opened.on("request", on_request)
+    opened: Any = tabs.pop() if tabs else context.new_page()
+    said: list[ConsoleMessage] = []
+    errors: list[Error] = []
+    requests: list[Request] = []
+    listeners = {"console": said.append, "pageerror": errors.append, "request": requests.append}
+    for event, listener in listeners.items():
+        opened.on(event, listener)
     yield opened
-    opened.remove_listener("console", on_console)
-    opened.remove_listener("pageerror", on_error)
-    opened.remove_listener("request", on_request)
+    for event, listener in listeners.items():
+        opened.remove_listener(event, listener)
     assert errors == []
+    assert [message.text for message in said if message.type in {"error", "warning"}] == []
+    ours = (f"http://{HOST}:", "data:", "blob:")
+    assert [one.url for one in requests if not one.url.startswith(ours)] == []
     opened.set_viewport_size(WINDOW)
     opened.mouse.move(0, 0)
     opened.goto(blank)

@@ -1,6 +1,7 @@
 """Kernels: the numbers of the analysis, and where on the timeline each is to be seen."""
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -270,6 +271,22 @@ def test_without_overlap_no_steps_are_asked_for(tmp_path: Path) -> None:
     said = page(alone, tmp_path / "a.sqlite"), page(beside, tmp_path / "b.sqlite")
     assert ["No kernel ran beside communication." in one for one in said] == [True, False]
     assert ["record more steps" in one for one in said] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (kernels, r"\d+ more names, \S+ \S+ together"),
+        (overlap, r"\d+ more, with an excess of \S+ \S+ together"),
+    ],
+)
+def test_what_a_table_leaves_out_is_summed_up(
+    analysis: Analysis, monkeypatch: pytest.MonkeyPatch, module: Any, said: str
+) -> None:
+    monkeypatch.setattr(module, "_MAX_ROWS", 3)
+    tree = module.layout(View(analysis, Address()))
+    assert len(named(tree, "AgGrid")[-1].rowData) == 3
+    assert re.search(said, text(tree).replace("\N{NO-BREAK SPACE}", " "))
 
 
 def test_the_kernels_that_cost_most_come_first_whatever_their_rank(analysis: Analysis) -> None:

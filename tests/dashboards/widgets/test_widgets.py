@@ -240,6 +240,29 @@ def test_waits_of_many_ranks_are_by_machine(
     assert many["rows"][-1]["values"][-1] == pytest.approx(matrix[-2:, -2:].sum() / 1e6)
 
 
+@pytest.mark.parametrize(
+    ("num_machines", "note"),
+    [
+        (1, "of 64 ranks those that waited"),
+        (4, "by machine; a click on a cell shows the ranks of both Its ranks, of one machine"),
+        (32, "the ranks of both; of 32 those that waited and were waited for most"),
+    ],
+)
+def test_what_is_said_of_waits_of_many_ranks(
+    analysis: Analysis, monkeypatch: pytest.MonkeyPatch, num_machines: int, note: str
+) -> None:
+    machines = {rank: f"node-{rank % num_machines}" for rank in range(NUM)}
+    monkeypatch.setattr(RankComparison, "matrix_ns", np.arange(NUM * NUM).reshape(NUM, NUM))
+    compared: Any = {"ranks": tuple(machines), "machines": tuple(machines.values()), "waits": ()}
+    monkeypatch.setattr(Analysis, "ranks", replace(analysis.ranks, **compared))
+    for name, value in (("ranks", range(NUM)), ("numbers", {*machines}), ("machines", machines)):
+        monkeypatch.setattr(View, name, value)
+    shown = text(ranks_page._waits(View(analysis, Address())))
+    assert note in shown
+    links = [f"node-{at}: " in shown for at in range(num_machines)]
+    assert links == [num_machines > 1] * num_machines
+
+
 def test_a_table_of_ranks_that_are_few_stays_in_their_order(analysis: Analysis) -> None:
     (grid, *_) = named(ranks_page.layout(View(analysis, Address("/ranks"))), "AgGrid")
     assert [row["rank"] for row in grid.rowData] == [0, 1]
