@@ -113,14 +113,13 @@ def test_what_a_step_reaches_of_the_peak_is_said_as_in_the_report() -> None:
 
 def test_times_are_the_means_over_the_ranks_chosen(analysis: Analysis) -> None:
     tables = analysis.measured.kernels
-    expected: dict[str, int] = {}
-    for table in tables:
-        for use in table.uses:
-            expected[use.name] = expected.get(use.name, 0) + use.total_ns
     shown = rows(analysis, Address())
-    assert sorted(row["total_ns"] for row in shown) == pytest.approx(
-        sorted(total / len(tables) for total in expected.values())
-    )
+    for field in ("total_ns", "per_step_ns"):
+        expected: dict[str, float] = {}
+        for use in (use for table in tables for use in table.uses):
+            mean = getattr(use, field) / len(tables)
+            expected[use.name] = expected.get(use.name, 0) + mean
+        assert sorted(row[field] for row in shown) == pytest.approx(sorted(expected.values()))
     assert sum(row["share"] for row in shown) == pytest.approx(1)
     (alone,) = (table for table in tables if table.rank == 1)
     of_one = rows(analysis, Address(rank=(1,)))

@@ -115,6 +115,8 @@ def test_bars_are_gains_on_the_scale_of_a_step(analysis: Analysis) -> None:
         limit, proven, *mark = bar.children
         most = (worst.saving.high_ns or 0) if worst.saving else 0
         least = (worst.saving.low_ns or 0) if worst.saving and worst.saving.step_ns else 0
+        assert named(card, "Span")[0].children == worst.severity
+        assert f"{duration(worst.impact_ns)} · " in text(card) or not worst.impact_ns
         assert limit.style["width"] == f"{100 * min(most / step_ns, 1):.2f}%"
         assert proven.style["width"] == f"{100 * min(least / step_ns, 1):.2f}%"
         places = [f"{100 * min(expected_ns(worst, step_ns) / step_ns, 1):.2f}%"]
