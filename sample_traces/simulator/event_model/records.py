@@ -6,7 +6,7 @@ import json
 import struct
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, cast
@@ -48,8 +48,6 @@ from sample_traces.simulator.machine import (
 from sample_traces.simulator.nsight_writer import NsightWriter
 from traceprof.trace.nsight import schema
 
-Add = Callable[[str, dict[str, Any]], None]
-
 _SAMPLED_EVERY_NS = 1_000_000
 _PYTHON = "/usr/bin/python3.11"
 _INTERPRETER = (("_PyEval_EvalFrameDefault", _PYTHON), ("main", _PYTHON))
@@ -68,111 +66,6 @@ def _core(thread: Thread) -> int:
 
 def global_thread(thread: Thread) -> int:
     return Process(thread.process).thread(thread.number)
-
-
-class HostTables:
-    """Writes the host tables of a capture."""
-
-    def __init__(self, machine: Machine, string: Callable[[str], int], add: Add) -> None:
-        self._tables = machine.host_tables
-        program = machine.thread_names[0]
-        self._program = _INTERPRETER if program == "python" else (("main", f"/opt/{program}"),)
-        self._string = string
-        self._add = add
-        self._num_samples = 0
-
-    def write(self, result: Result) -> None:
-        for range_ in result.ranges:
-            self._write_call(range_)
-        for thread, (start, end) in result.lives.items():
-            self._write_switches(result, thread, start, end)
-            self._write_samples(result, thread, start, end)
-
-    def _write_call(self, range_: RangeRecord) -> None:
-        domain, name = range_.action.domain, range_.action.name
-        row = {"start": range_.start_ns, "end": range_.end_ns}
-        row["globalTid"] = global_thread(range_.thread)
-        if domain in _MPI_TABLES:
-            row |= {} if domain == MPI_CALL else {"commHandle": MPI_WORLD}
-            self._add(_MPI_TABLES[domain], {**row, "textId": self._string(name)})
-        elif domain == OS_CALL and schema.OS_CALLS in self._tables:
-            row |= {"eventClass": nsight_writer.OS_CALL_CLASS, "nameId": self._string(name)}
-            self._add(schema.OS_CALLS, {**row, "nestingLevel": 0})
-        elif domain == PROFILER:
-            row |= {"nameId": self._string(name), "overheadType": 3}
-            self._add(schema.PROFILER_OVERHEAD, row)
-        elif domain == LOADING:
-            kind = nsight_writer.LIBRARY_LOADING[name]
-            row |= {"nameId": self._string(name), "eventClass": nsight_writer.OVERHEAD_CLASS}
-            self._add(schema.DRIVER_OVERHEAD.name, {**row, "overheadType": kind})
-
-    def _write_switches(self, result: Result, thread: Thread, start: int, end: int) -> None:
-        if schema.SWITCHES not in self._tables:
-            return
-        slept = [
-            (record.start_ns, record.end_ns)
-            for record in result.host
-            if record.thread == thread and isinstance(record.action, Sleep)
-        ]
-        times = [(start, 1), *((t, i) for span in slept for i, t in enumerate(span)), (end, 0)]
-        for time, is_in in times:
-            self._add(
-                schema.SWITCHES,
-                {
-                    "start": time,
-                    "cpu": _core(thread),
-                    "isSchedIn": is_in,
-                    "globalTid": global_thread(thread),
-                },
-            )
-
-    def _write_samples(self, result: Result, thread: Thread, start: int, end: int) -> None:
-        """Write a sample of a thread for each millisecond in which it ran."""
-        if schema.SAMPLES not in self._tables:
-            return
-        records = [record for record in result.host if record.thread == thread]
-        calls = [call for call in result.calls if call.thread == thread]
-        records_starts = [record.start_ns for record in records]
-        calls_starts = [call.start_ns for call in calls]
-        for time in range(start + _SAMPLED_EVERY_NS, end, _SAMPLED_EVERY_NS):
-            chain: tuple[tuple[str, str], ...] = self._program
-            record = bisect_right(records_starts, time) - 1
-            call = bisect_right(calls_starts, time) - 1
-            if record >= 0 and time < records[record].end_ns:
-                action = records[record].action
-                if isinstance(action, Sleep):
-                    continue
-                assert action.function is not None
-                chain = (action.function, *chain)
-            elif call >= 0 and time < calls[call].end_ns:
-                chain = (_DRIVER, *chain)
-            self._write_sample(thread, time, chain)
-
-    def _write_sample(self, thread: Thread, time: int, chain: tuple[tuple[str, str], ...]) -> None:
-        self._num_samples += 1
-        self._add(
-            schema.SAMPLES,
-            {
-                "id": self._num_samples,
-                "start": time,
-                "cpu": _core(thread),
-                "threadState": nsight_writer.RUNNING,
-                "globalTid": global_thread(thread),
-                "cpuCycles": 1,
-            },
-        )
-        for depth, (function, module) in enumerate(chain):
-            self._add(
-                schema.CALL_CHAINS,
-                {
-                    "id": self._num_samples,
-                    "symbol": self._string(function),
-                    "module": self._string(module),
-                    "unresolved": 1 if function.startswith("0x") else None,
-                    "unwindMethod": _UNWOUND_BY_FRAMES,
-                    "stackDepth": depth,
-                },
-            )
 
 
 COMMUNICATOR, SIZE = "NCCL communicator ID", "Message size [bytes]"
@@ -281,6 +174,9 @@ class Records:
         self._is_latest = writer.schema_version == next(reversed(nsight_writer.PRODUCTS))
         self._num_kernels: dict[int, int] = {}
         self._event_ids: dict[Event, int] = {}
+        self._num_samples = 0
+        program = machine.thread_names[0]
+        self._program = _INTERPRETER if program == "python" else (("main", f"/opt/{program}"),)
         # Rows are written together, by table and by their columns.
         self._rows: dict[tuple[str, tuple[str, ...]], list[tuple[Any, ...]]] = defaultdict(list)
         write_machine(writer, machine)
@@ -299,7 +195,7 @@ class Records:
         for mark in result.marks:
             row = {"start": mark.time_ns, "end": None, "eventType": schema.NVTX_MARK}
             self._add(schema.NVTX.name, row | self._nvtx(mark))
-        HostTables(self._machine, self._writer.string, self._add).write(result)
+        self._write_host(result)
         for (table, names), values in self._rows.items():
             columns = zip(*values, strict=True)
             self._writer.add(table, dict(zip(names, map(list, columns), strict=True)))
@@ -423,6 +319,99 @@ class Records:
     def _nvtx(self, record: RangeRecord | MarkRecord) -> dict[str, int]:
         thread, name = global_thread(record.thread), self._writer.string(record.action.name)
         return {"globalTid": thread, "textId": name, "domainId": record.action.domain}
+
+    def _write_host(self, result: Result) -> None:
+        for range_ in result.ranges:
+            self._write_host_call(range_)
+        for thread, (start, end) in result.lives.items():
+            self._write_switches(result, thread, start, end)
+            self._write_samples(result, thread, start, end)
+
+    def _write_host_call(self, range_: RangeRecord) -> None:
+        domain, name = range_.action.domain, range_.action.name
+        row = {"start": range_.start_ns, "end": range_.end_ns}
+        row["globalTid"] = global_thread(range_.thread)
+        if domain in _MPI_TABLES:
+            row |= {} if domain == MPI_CALL else {"commHandle": MPI_WORLD}
+            self._add(_MPI_TABLES[domain], {**row, "textId": self._writer.string(name)})
+        elif domain == OS_CALL and schema.OS_CALLS in self._machine.host_tables:
+            row |= {"eventClass": nsight_writer.OS_CALL_CLASS, "nameId": self._writer.string(name)}
+            self._add(schema.OS_CALLS, {**row, "nestingLevel": 0})
+        elif domain == PROFILER:
+            row |= {"nameId": self._writer.string(name), "overheadType": 3}
+            self._add(schema.PROFILER_OVERHEAD, row)
+        elif domain == LOADING:
+            kind = nsight_writer.LIBRARY_LOADING[name]
+            row |= {"nameId": self._writer.string(name), "eventClass": nsight_writer.OVERHEAD_CLASS}
+            self._add(schema.DRIVER_OVERHEAD.name, {**row, "overheadType": kind})
+
+    def _write_switches(self, result: Result, thread: Thread, start: int, end: int) -> None:
+        if schema.SWITCHES not in self._machine.host_tables:
+            return
+        slept = [
+            (record.start_ns, record.end_ns)
+            for record in result.host
+            if record.thread == thread and isinstance(record.action, Sleep)
+        ]
+        times = [(start, 1), *((t, i) for span in slept for i, t in enumerate(span)), (end, 0)]
+        for time, is_in in times:
+            self._add(
+                schema.SWITCHES,
+                {
+                    "start": time,
+                    "cpu": _core(thread),
+                    "isSchedIn": is_in,
+                    "globalTid": global_thread(thread),
+                },
+            )
+
+    def _write_samples(self, result: Result, thread: Thread, start: int, end: int) -> None:
+        """Write a sample of a thread for each millisecond in which it ran."""
+        if schema.SAMPLES not in self._machine.host_tables:
+            return
+        records = [record for record in result.host if record.thread == thread]
+        calls = [call for call in result.calls if call.thread == thread]
+        records_starts = [record.start_ns for record in records]
+        calls_starts = [call.start_ns for call in calls]
+        for time in range(start + _SAMPLED_EVERY_NS, end, _SAMPLED_EVERY_NS):
+            chain: tuple[tuple[str, str], ...] = self._program
+            record = bisect_right(records_starts, time) - 1
+            call = bisect_right(calls_starts, time) - 1
+            if record >= 0 and time < records[record].end_ns:
+                action = records[record].action
+                if isinstance(action, Sleep):
+                    continue
+                assert action.function is not None
+                chain = (action.function, *chain)
+            elif call >= 0 and time < calls[call].end_ns:
+                chain = (_DRIVER, *chain)
+            self._write_sample(thread, time, chain)
+
+    def _write_sample(self, thread: Thread, time: int, chain: tuple[tuple[str, str], ...]) -> None:
+        self._num_samples += 1
+        self._add(
+            schema.SAMPLES,
+            {
+                "id": self._num_samples,
+                "start": time,
+                "cpu": _core(thread),
+                "threadState": nsight_writer.RUNNING,
+                "globalTid": global_thread(thread),
+                "cpuCycles": 1,
+            },
+        )
+        for depth, (function, module) in enumerate(chain):
+            self._add(
+                schema.CALL_CHAINS,
+                {
+                    "id": self._num_samples,
+                    "symbol": self._writer.string(function),
+                    "module": self._writer.string(module),
+                    "unresolved": 1 if function.startswith("0x") else None,
+                    "unwindMethod": _UNWOUND_BY_FRAMES,
+                    "stackDepth": depth,
+                },
+            )
 
     def _add(self, table: str, row: dict[str, Any]) -> None:
         self._rows[table, tuple(row)].append(tuple(row.values()))
