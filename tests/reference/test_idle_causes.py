@@ -236,20 +236,16 @@ def test_long_stretches_are_not_sync(stretch: int, is_sync: bool, tmp_path: Path
     assert found(trace, tmp_path) == expected
 
 
-def test_waits_of_other_threads(tmp_path: Path) -> None:
-    waiting = {"pid": 1000, "tid": 1001}
-    trace = begun().api("cudaDeviceSynchronize", END - MS, END, pid=1000, tid=1001)
-    assert found(late(trace, 300 * US, call=300 * US), tmp_path) == {"launch_bound": 300}
-    # it launches to the same stream, now
-    trace = begun().api("cudaDeviceSynchronize", END - MS, END, pid=1000, tid=1001)
-    trace.kernel(8 * MS, 9 * MS, stream=7, **waiting)  # type: ignore[arg-type]
-    (tmp_path / "same").mkdir()
-    assert found(late(trace, 300 * US, call=300 * US), tmp_path / "same") == {"sync": 300}
-    # to another one
-    trace = begun().api("cudaDeviceSynchronize", END - MS, END, pid=1000, tid=1001)
-    trace.kernel(8 * MS, 9 * MS, stream=9, **waiting)  # type: ignore[arg-type]
-    (tmp_path / "other").mkdir()
-    assert found(late(trace, 300 * US, call=300 * US), tmp_path / "other") == {"launch_bound": 300}
+@pytest.mark.parametrize(
+    ("stream", "cause"), [(None, "launch_bound"), (7, "sync"), (9, "launch_bound")]
+)
+def test_a_wait_of_another_thread_counts_on_streams_to_which_it_launches(
+    stream: int | None, cause: str, tmp_path: Path
+) -> None:
+    trace = begun().api("cudaDeviceSynchronize", END - MS, END, tid=1001)
+    if stream is not None:
+        trace.kernel(8 * MS, 9 * MS, stream=stream, tid=1001)
+    assert found(late(trace, 300 * US, call=300 * US), tmp_path) == {cause: 300}
 
 
 @pytest.mark.parametrize(
@@ -265,15 +261,11 @@ def test_blocking_copies(
     api: str, pageable: bool, length: int, expected: dict[str, float], tmp_path: Path
 ) -> None:
     # 400 us pass from the call to the copy, or all of a short call
-    call = (END - 390 * US, END - 390 * US + length * US)
+    begin = END - (10 if length == 20 else 390) * US
     trace = begun().memcpy(
-        END + 10 * US, END + 20 * US, "DtoH", pageable=pageable, launch=call, api=api
-    )
-    if length == 20:
-        call = END - 10 * US, END + 10 * US
-        trace = begun().memcpy(
-            END + 10 * US, END + 20 * US, "DtoH", pageable=True, launch=call, api=api
-        )
+        END + 10 * US, END + 20 * US, "DtoH", pageable=pageable,
+        launch=(begin, begin + length * US), api=api,
+    )  # fmt: skip
     start = END + 410 * US
     trace.kernel(start, start + MS, launch=(END + 20 * US, start))
     assert found(trace, tmp_path) == expected
