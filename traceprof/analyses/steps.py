@@ -372,7 +372,7 @@ MIN_FACTOR = 1.5
 _MIN_EXPLAINED = 0.5  # of what a slow step takes more
 _MAX_ELSEWHERE = 0.1  # of the usual steps
 _MIN_CANDIDATE = 0.1
-_ABOUT = 0.9  # of the time of what took most
+_OTHERS = {"range", "operator"}
 _MAX_CANDIDATES = 12
 _MAX_EXPLAINED_STEPS = 100  # the costliest; of others the part is named
 _FILE = re.compile(
@@ -411,7 +411,7 @@ _MAX_NAME = 60
 def cause_text(cause: str, label: str | None = None) -> str:
     """Return why a step is slow, in words: `a checkpoint (torch.save)`, `range eval`."""
     name = "" if label is None else one_line(label, _MAX_NAME)
-    if name and cause in {"range", "operator"}:
+    if name and cause in _OTHERS:
         return f"{cause} {name}"
     is_said = not name or _WORDS[cause].endswith(name)
     return _WORDS[cause] if is_said else f"{_WORDS[cause]} ({name})"
@@ -552,14 +552,10 @@ class _Steps:
 
     def ran_in(self, step: int, candidates: list[_Candidate]) -> _Why:
         """Return what took most time of a step, of what ran in slow steps only."""
-        most = max(int(candidate.spent[step]) for candidate in candidates)
-
-        def by_time(candidate: _Candidate) -> tuple[bool, int]:
-            """Of ranges around each other that which says more."""
-            ns, is_known = int(candidate.spent[step]), candidate.cause not in {"range", "operator"}
-            return is_known and ns >= _ABOUT * most, ns
-
-        cause, label, when, spent = max(candidates, key=by_time)
+        # Of ranges around each other that of a known kind.
+        cause, label, when, spent = max(
+            candidates, key=lambda one: one.spent[step] * (1.1 - 0.1 * (one.cause in _OTHERS))
+        )
         place = int(np.searchsorted(when.end_ns, self.start_ns[step], side="right"))
         return _Why(cause, label, int(spent[step]), int(when.start_ns[min(place, len(when) - 1)]))
 
