@@ -190,7 +190,7 @@ def refined(
         return result
     waiting = result.operations.waiting_by(ranks.waits_of(result.rank), ranks.ranks)
     operations = replace(result.operations, waiting=waiting)
-    operations = replace(operations, root=reasons.root_of(operations, ranks))
+    operations = replace(operations, root=reasons.root_of(operations, ranks, result.rank))
     usual = operations.usual()
     moving = usual[Reason.WAITING + 1 :].sum(axis=0)
     costliest = reasons.costliest(operations.kind, moving)

@@ -255,21 +255,21 @@ def late_ranks(operations: ExposedOperations) -> dict[int, int]:
     return {rank: ns for rank, ns in pairs if rank >= 0}
 
 
-def root_of(operations: ExposedOperations, ranks: RankComparison) -> int | None:
+def root_of(operations: ExposedOperations, ranks: RankComparison, rank: int) -> int | None:
     """Return the rank to fix: that which was waited for most, or for which that one waited itself.
 
     A rank that waits for half as long as others wait for it passes on what another one costs.
+    `rank`: whose operations they are, which is not fixed by what it waits for.
     """
     root, cost = next(iter(late_ranks(operations).items()), (None, 0))
-    seen = set[int]()
-    while root is not None and root not in seen:
-        seen.add(root)
-        waits = ranks.waits_of(root)
+    following, seen = root, {rank}
+    while following is not None and following not in seen:
+        seen.add(following)
+        root, waits = following, ranks.waits_of(following)
         last, ns = sums(waits.last, waits.wait_ns * (waits.wait_ns > waits.uncertainty_ns))
-        most = int(ns.argmax()) if len(ns) else 0
-        if not len(ns) or 2 * ns[most] < cost:
+        if not len(ns) or 2 * ns.max() < cost:
             break
-        root, cost = ranks.ranks[int(last[most])], int(ns[most])
+        following, cost = ranks.ranks[int(last[ns.argmax()])], int(ns.max())
     return root
 
 
