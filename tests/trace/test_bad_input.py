@@ -89,28 +89,6 @@ def link_to_unfinished(folder: Path) -> Path:
     return folder / "link.sqlite"
 
 
-def of_another_program(folder: Path) -> Path:
-    return alter(folder / "places.sqlite", "CREATE TABLE moz_places (id INTEGER, url TEXT)")
-
-
-def view(folder: Path) -> Path:
-    return alter(
-        export(folder),
-        f"ALTER TABLE {KERNEL} RENAME TO kernels",
-        f"CREATE VIEW {KERNEL} AS SELECT * FROM kernels",
-    )
-
-
-def without_rowid(folder: Path) -> Path:
-    columns = "start, end, deviceId, streamId, correlationId, globalPid, demangledName"
-    return alter(
-        export(folder),
-        f"ALTER TABLE {KERNEL} RENAME TO kernels",
-        f"CREATE TABLE {KERNEL} ({columns}, PRIMARY KEY (correlationId)) WITHOUT ROWID",
-        f"INSERT INTO {KERNEL} SELECT {columns} FROM kernels",
-    )
-
-
 def of_many_processes(folder: Path) -> Path:
     export = TraceBuilder()
     for pid in range(1, 1500):
@@ -155,15 +133,34 @@ BAD = {
     "wal": (beside("-wal"), "t.sqlite-wal beside it holds changes", "wait until"),
     "wal beside the target": (link_to_unfinished, "t.sqlite-wal beside it holds", "wait until"),
     "folder beside": (folder_beside, "t.sqlite-journal beside it holds", "wait until"),
-    "other program": (of_another_program, "no Nsight Systems export (it holds moz", "nsys export"),
+    "other program": (
+        lambda f: alter(f / "t", "CREATE TABLE moz_places (id INTEGER, url TEXT)"),
+        "no Nsight Systems export (it holds moz",
+        "nsys export",
+    ),
     "rocprofv3": (
         lambda f: alter(f / "t", "CREATE TABLE rocpd_string_1(id INTEGER, string TEXT)"),
         *("written by rocprofv3", "torch.profiler"),
     ),
     "no table": (lambda f: alter(f / "t", "PRAGMA user_version = 1"), "no table", "nsys export"),
     "no strings": (altered(f"DROP TABLE {schema.STRINGS}"), "no Nsight Systems ex", "nsys export"),
-    "view": (view, f"{KERNEL} is a view where Nsight writes a table", "nsys export"),
-    "without rowid": (without_rowid, f"table {KERNEL} has no rowid", "nsys export"),
+    "view": (
+        altered(
+            f"ALTER TABLE {KERNEL} RENAME TO kernels",
+            f"CREATE VIEW {KERNEL} AS SELECT * FROM kernels",
+        ),
+        f"{KERNEL} is a view where Nsight writes a table",
+        "nsys export",
+    ),
+    "without rowid": (
+        altered(
+            f"DROP TABLE {KERNEL}",
+            f"CREATE TABLE {KERNEL} (start INTEGER PRIMARY KEY, end, deviceId, streamId,"
+            " correlationId, globalPid) WITHOUT ROWID",
+        ),
+        f"table {KERNEL} has no rowid",
+        "nsys export",
+    ),
     "no rowid's name": (
         altered(*(f"ALTER TABLE {KERNEL} ADD {name}" for name in ("RowId", "_rowid_", "oid"))),
         f"table {KERNEL} has no rowid",

@@ -13,6 +13,7 @@ from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.selection import known, long_after
 from tests.support.traces import ranks_of
 from traceprof.analyses.kernels import launched_kernels
+from traceprof.trace.grouping import named_sums
 from traceprof.trace.kineto.operator_work import BYTE_FORMULAS, FLOP_FORMULAS, bytes_of, flops_of
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.open import open_trace
@@ -219,12 +220,7 @@ def test_no_long_kernel_is_faster_than_memory(name: str, traces: Path) -> None:
     with ranks_of(traces / "kineto" / f"{name}.json.gz") as (rank, *_):
         found = launched_kernels.run(rank, rank.window)
         kernels = rank.operations.kernels
-        spent: dict[str, int] = {}
-        for id_, length in zip(
-            kernels.name.tolist(), (kernels.end_ns - kernels.start_ns).tolist(), strict=True
-        ):
-            text = rank.kernel_names[id_]
-            spent[text] = spent.get(text, 0) + length
+        spent = named_sums(kernels.name, kernels.length_ns, rank.kernel_names.__getitem__)
     rates = [
         rate
         for text, total_ns in spent.items()
