@@ -5,16 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.support.traces import SAMPLE_FOLDER
-from traceprof.analysis import Options, analyze_reports
+from tests.support.claims import DDP, LATE, OPTIONS
+from traceprof.analysis import analyze_reports
 from traceprof.comparison.sides import loaded
 from traceprof.documents.analysis.records import document
 from traceprof.errors import UsageError
 from traceprof.store import save
 from traceprof.testing import RecordedRun
-
-DDP, LATE = SAMPLE_FOLDER / "ddp.sqlite", SAMPLE_FOLDER / "late-allreduce.sqlite"
-OPTIONS = Options(savings=False)
 
 
 def of(path: Path) -> RecordedRun:

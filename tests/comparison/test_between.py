@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from sample_traces.simulator.ddp import simulate_ddp
 from tests.support.builders import stretch
-from tests.support.claims import document_of
+from tests.support.claims import OPTIONS, TRAINING, document_of
 from tests.support.selection import known
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analysis import Options, analyze_reports
@@ -28,8 +28,6 @@ from traceprof.reports.comparison_sections import usual
 from traceprof.run.mean_change import Mean, difference, mann_whitney, usual_change
 from traceprof.store import save
 
-OPTIONS = Options(savings=False)
-TRAINING = SAMPLE_FOLDER / "training.sqlite"
 LOADER = "pairs/kineto_loader/resnet50_{}.pt.trace.json.gz"
 
 

@@ -8,20 +8,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tests.support.traces import SAMPLE_FOLDER
-from traceprof.analysis import Options, analyze_captures, analyze_reports
+from tests.support.claims import DDP, LATE, OPTIONS, document_of
+from traceprof.analysis import analyze_captures
 from traceprof.comparison.ask import compare
 from traceprof.comparison.kernels import kernels
 from traceprof.documents.analysis.model import Document
-from traceprof.documents.analysis.records import document
-
-DDP, LATE = (SAMPLE_FOLDER / f"{name}.sqlite" for name in ("ddp", "late-allreduce"))
-OPTIONS = Options(savings=False)
 
 
 @pytest.fixture(scope="module")
 def ddp() -> Document:
-    return document(analyze_reports([DDP], OPTIONS))
+    return document_of(DDP)
 
 
 def renamed(original: Document, rename: Callable[[str], str]) -> Document:

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.claims import OPTIONS
 from tests.support.commands import printed
 from tests.support.selection import long_after
-from traceprof.analysis import Options
 from traceprof.comparison.ask import compare
 from traceprof.documents.comparison import Comparison
 
-OPTIONS = Options(savings=False)
 NUM_STEPS = 24
 KERNELS = {"net.embed": 20_000, "net.layer.mlp": 40_000, "net.layer.norm": 10_000}
 

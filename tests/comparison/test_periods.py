@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from tests.support.builders import US, TraceBuilder, solver
+from tests.support.claims import OPTIONS
 from tests.support.selection import known, rows_long_after
 from traceprof.analysis import analyze_reports
 from traceprof.comparison.ask import compare
-from traceprof.execution.options import Options
 from traceprof.reports.json import render
-
-_OPTIONS = Options(savings=False)
 
 
 def phases(num: tuple[int, int], length_us: int = 30, seed: int = 0) -> TraceBuilder:
@@ -35,7 +33,7 @@ def at_random(num: int = 200) -> TraceBuilder:
 def test_iterations_are_compared_as_steps(tmp_path: Path) -> None:
     before = solver(60, noise=0.02).write(tmp_path / "before.sqlite")
     after = solver(60, noise=0.02, seed=1, length_us=27).write(tmp_path / "after.sqlite")
-    found = compare(before, after, options=_OPTIONS)
+    found = compare(before, after, options=OPTIONS)
     assert found.step.verdict == "faster"
     true = (20 + 4 * 29) / (20 + 4 * 32) - 1
     assert known(found.step.low) < true < known(found.step.high) < 0
@@ -59,14 +57,14 @@ def test_iterations_are_compared_as_steps(tmp_path: Path) -> None:
 def test_both_sides_go_without(other: TraceBuilder, why: str, tmp_path: Path) -> None:
     one = solver(60, noise=0.02).write(tmp_path / "one.sqlite")
     two = other.write(tmp_path / "two.sqlite")
-    found = compare(one, two, options=_OPTIONS)
+    found = compare(one, two, options=OPTIONS)
     assert found.before.num_steps == found.after.num_steps == 0
     assert found.step.basis == "training"
     assert found.step.verdict == "inconclusive"
     assert why in found.notes[0]
     # A saved analysis cannot be made anew.
-    (tmp_path / "one.json").write_text(render(analyze_reports([one], _OPTIONS)))
-    found = compare(tmp_path / "one.json", two, options=_OPTIONS)
+    (tmp_path / "one.json").write_text(render(analyze_reports([one], OPTIONS)))
+    found = compare(tmp_path / "one.json", two, options=OPTIONS)
     assert found.step.verdict == "not comparable"
     assert found.comparable.kinds == ["steps"]
 
@@ -81,7 +79,7 @@ def test_the_longer_phase_is_compared(
     """Twice as many steps of the shorter phase make no step faster."""
     before = phases((40, 60)).write(tmp_path / "before.sqlite")
     after = phases((40, 120), length_us, seed=1).write(tmp_path / "after.sqlite")
-    found = compare(before, after, options=_OPTIONS)
+    found = compare(before, after, options=OPTIONS)
     assert {found.before.num_steps, found.after.num_steps} <= {37, 38}  # of 40
     assert known(found.step.change) == pytest.approx((2 * length_us + 24) / 84 - 1, abs=0.02)
     assert found.step.verdict in expected

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.claims import OPTIONS
 from tests.support.planted import drawn_from, rates
 from tests.support.selection import long_after, rows_long_after
-from traceprof.analysis import Options, analyze_captures, analyze_reports
+from traceprof.analysis import analyze_captures, analyze_reports
 from traceprof.comparison.ask import compare
 from traceprof.comparison.series import series
 from traceprof.documents.analysis.records import document
@@ -18,7 +19,6 @@ LOADERS = [
     f"pairs/a100_loader_{name}.sqlite"
     for name in ("0_baseline", "1_8workers", "2_dali", "3_dali_amp")
 ]
-OPTIONS = Options(savings=False)
 BASELINE, CHANGED = "a100x4_ddp_baseline_rank0.sqlite", "a100x4_ddp_nobroadcast_rank0.sqlite"
 
 

@@ -2,18 +2,15 @@
 
 import re
 from collections.abc import Callable
-from functools import cache
 from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
 from markdown_it import MarkdownIt
 
+from tests.support.claims import DDP, LATE, document_of
 from tests.support.traces import SAMPLE_FOLDER
-from traceprof.analysis import Options, analyze_reports
 from traceprof.comparison.ask import compare
-from traceprof.documents.analysis.model import Document
-from traceprof.documents.analysis.records import document
 from traceprof.documents.comparison import Comparison
 from traceprof.reports import html, json, junit, markdown
 from traceprof.reports.blocks import TableBlock
@@ -23,13 +20,8 @@ HOSTILE = "<script>alert(1)</script> [x](y) **b** | `c` @all &amp; ::error::\x1b
 GATES = ["step:-32.2%", "finding:late-allreduce", "step:-50%"]
 
 
-@cache
-def analysis(sample: str) -> Document:
-    return document(analyze_reports([SAMPLE_FOLDER / f"{sample}.sqlite"], Options(savings=False)))
-
-
 def made(gates: list[str]) -> Comparison:
-    return compare(analysis("late-allreduce"), analysis("ddp"), gates=gates)
+    return compare(document_of(LATE), document_of(DDP), gates=gates)
 
 
 def parsed(xml: str) -> ET.Element:
@@ -126,7 +118,7 @@ def test_no_text_of_a_report_is_a_mark(hostile: Comparison) -> None:
 
 
 def test_paths_that_are_no_utf8_are_written() -> None:
-    odd = msgspec.convert(msgspec.to_builtins(analysis("ddp")), Document)
+    odd = document_of(DDP)
     odd.reports[0].path = "a\udcff.sqlite"
     comparison = compare(odd, odd, gates=["step:+2%"])
     for render in (

@@ -12,7 +12,6 @@ from tests.support.builders import TraceBuilder
 from tests.support.commands import run
 from tests.support.selection import long_after
 from tests.support.traces import analysis_of
-from traceprof.analyses.breakdown import StepMeasures
 from traceprof.analysis import Options
 from traceprof.reports import drawings, html
 from traceprof.reports.drawings import step_chart, timeline
@@ -157,25 +156,19 @@ def test_evidence_without_length_can_be_seen() -> None:
     assert timeline(Scene(Moment(0, 50, 50), 0, 100, (_track((0, 10)),))).width >= 1
 
 
-def _steps(number: int) -> list[StepMeasures]:
-    with analysis_of(SAMPLES / "training.sqlite") as analysis:
-        step = analysis.result.breakdown[0].steps[0]
-    return [replace(step, number=index) for index in range(number)]
-
-
 @pytest.mark.parametrize(
     ("number", "columns", "per_column"), [(1, 1, 1), (160, 160, 1), (161, 81, 2)]
 )
 def test_steps_are_columns_of_their_parts(number: int, columns: int, per_column: int) -> None:
-    steps = _steps(number)
-    chart = step_chart(steps)
+    with analysis_of(SAMPLES / "training.sqlite") as analysis:
+        step = analysis.result.breakdown[0].steps[0]
+    chart = step_chart([replace(step, number=index) for index in range(number)])
     assert chart.steps_per_column == per_column
     heights = {}
     for part, path in chart.shapes:
         shapes = re.findall(r"M[\d.]+ ([\d.]+)h[\d.]+V([\d.]+)", path)
         assert len(shapes) in {0, columns}
         heights[part] = sum(float(bottom) - float(top) for top, bottom in shapes) / columns
-    measures = steps[0].measures
     for part, height in heights.items():
-        share = measures.fraction(part)
+        share = step.measures.fraction(part)
         assert height / drawings.CHART_HEIGHT == pytest.approx(share, abs=0.01)

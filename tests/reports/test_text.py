@@ -1,7 +1,6 @@
 """The text report: short, whole, and safe to print."""
 
 import io
-from collections.abc import Iterable
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -66,10 +65,6 @@ def many_ranks(tmp_path: Path, count: int) -> Path:
     return builder.write(tmp_path)
 
 
-def _smallest_first(paths: Iterable[Path]) -> list[Path]:
-    return sorted(paths, key=lambda path: path.stat().st_size)
-
-
 @pytest.mark.one_export
 @pytest.mark.cpu_export
 def test_every_real_export_is_shown(real_trace: Path) -> None:
@@ -106,7 +101,11 @@ def test_every_real_run_fits_on_a_page(traces: Path, folder: str) -> None:
     [
         *(*OWN_PROFILES[:1], *OWN_CPU_PROFILES[:1]),
         *long_after(
-            2, _smallest_first(REAL_FOLDER.glob("kineto/*.json.gz")) if REAL_FOLDER else []
+            2,
+            sorted(
+                REAL_FOLDER.glob("kineto/*.json.gz") if REAL_FOLDER else (),
+                key=lambda path: path.stat().st_size,
+            ),
         ),
     ],
     ids=lambda path: path.name[:40],
