@@ -14,7 +14,7 @@ from msgspec import structs
 from playwright.sync_api import Page, expect
 
 from dashboards.address import Address, parse
-from dashboards.pages import kernels, overlap
+from dashboards.pages import kernels, nccl, overlap
 from dashboards.pages.kernels import modules_card, modules_part
 from dashboards.questions import (
     CompareQuestion,
@@ -258,9 +258,14 @@ def test_the_modules_of_the_model_are_a_tree(traces: Path) -> None:
         assert modules_card(View(analysis, chosen)) is None
 
 
-def page(trace: TraceBuilder, path: Path) -> str:
+def page(trace: TraceBuilder, path: Path, module: Any = overlap) -> str:
     with analysis_of(trace.write(path)) as analysis:
-        return text(overlap.layout(View(analysis, Address())))
+        return text(module.layout(View(analysis, Address())))
+
+
+def test_without_sizes_no_rate_of_communication_is_known(tmp_path: Path) -> None:
+    shown = page(TraceBuilder().kernel(0, 1000, ALL_REDUCE), tmp_path, nccl)
+    assert re.search(r"No operation's rate is known: the export .* →  nsys profile", shown)
 
 
 def test_without_overlap_no_steps_are_asked_for(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from werkzeug.test import TestResponse
 from dashboards import shell
 from dashboards.server.app import assets_path, create_app
 from dashboards.server.guard import LINK, Access
-from tests.support.selection import few_and_many, for_examples
+from tests.support.selection import few_and_many, for_examples, known
 from tests.support.traces import SAMPLE, analysis_of
 
 CALLS = "/_dash-update-component"
@@ -45,13 +45,13 @@ def guarded() -> FlaskClient:
     return made
 
 
-def call(**changes: Any) -> dict[str, Any]:
+def call(output: str = SHOW, /, **changes: Any) -> dict[str, Any]:
     """Return the call that a page makes, but for what is to be changed."""
     outputs = [
         {"id": name, "property": of}
-        for name, _, of in (part.partition(".") for part in SHOW.strip(".").split("..."))
+        for name, _, of in (part.partition(".") for part in output.strip(".").split("..."))
     ]
-    body = {"output": SHOW, "outputs": outputs, "inputs": inputs("/", ""), "changedPropIds": []}
+    body = {"output": output, "outputs": outputs, "inputs": inputs("/", ""), "changedPropIds": []}
     return body | changes
 
 
@@ -67,6 +67,27 @@ def inputs(pathname: Any, search: Any) -> list[dict[str, Any]]:
         {"id": shell.LOCATION, "property": "search", "value": search},
         {"id": "ready", "property": "data", "value": True},
     ]
+
+
+@pytest.mark.parametrize(
+    ("part", "given", "said"),
+    [
+        ("menu.children", inputs("/steps", "?start=5&end=9"), "0.000000 s to 0.000000 s (4 ns)"),
+        ("menu.children", inputs("/steps", "?rank=x"), "all of the time"),
+        ("choose-report.options", inputs("", "")[2:], "rank 1 · GPU 1 · NVIDIA"),
+    ],
+)
+def test_the_bar_offers_what_the_analysis_has(
+    client: FlaskClient, part: str, given: list[dict[str, Any]], said: str
+) -> None:
+    loading: FlaskClient = create_app(None).server.test_client()
+    output = next(one for one in create_app(None).callback_map if part in one)
+    offered, nothing = (
+        known(one.post(CALLS, json=call(output, inputs=given)).json)["response"]
+        for one in (client, loading)
+    )
+    assert said in str(offered)
+    assert nothing == {}
 
 
 def test_a_call_that_no_page_makes_is_refused(
@@ -162,10 +183,10 @@ OPEN = ("10.1.2.3:8050", "[fd00::1]:8050", "169.254.169.254", f"{socket.gethostn
 @pytest.mark.parametrize("is_open", [False, True])
 def test_names_of_this_machine_are_answered_and_no_others(*, is_open: bool) -> None:
     client = create_app(None, access=Access(is_open=is_open)).server.test_client()
-    known = (*ALWAYS, *(OPEN if is_open else ()))
+    ours = (*ALWAYS, *(OPEN if is_open else ()))
     for host in (*NEVER, *ALWAYS, *OPEN):
         status = client.get("/", headers={"Host": host}).status_code
-        assert status in ({200} if host in known else {400, 403}), host
+        assert status in ({200} if host in ours else {400, 403}), host
 
 
 def test_a_token_is_asked_for(guarded: FlaskClient) -> None:
