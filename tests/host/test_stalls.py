@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.traces import ranks_of
 from traceprof.host.stalls import MIN_PENDING, host_stalls
 
@@ -182,3 +183,23 @@ def test_calls_that_may_wait_for_their_own_copy(
             pageable=pageable and is_long, launch=(begin, end),
         )  # fmt: skip
     assert bool(stalled(builder, tmp_path)) is is_stall
+
+
+def test_stalls_are_named_by_operators_calls_and_what_is_around_silences(tmp_path: Path) -> None:
+    """Operators, and the launches between them; one of each takes 5 ms, and so does one pause."""
+    events, at = [kernel(1_000_000, 1_000_010, number=1)], 0
+    for number in range(30):
+        for name in ("aten::mm", "aten::add"):
+            at += 5_000 if (number, name) == (20, "aten::add") else 100
+            length = 5_000 if (number, name) == (10, "aten::mm") else 5
+            events.append(event("cpu_op", name, at, length, (PID, 1)))
+            at += length
+        at += 100
+        length = 5_000 if number == 15 else 5
+        events.append(call(at, at + length, number=number + 1))
+        at += length
+    with ranks_of(write(tmp_path / "t.json", events)) as (rank,):
+        found = host_stalls(rank)
+    assert sorted(found.names) == [
+        "aten::mm", "between aten::mm and aten::add", "cudaLaunchKernel",
+    ]  # fmt: skip

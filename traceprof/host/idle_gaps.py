@@ -257,9 +257,7 @@ def are_batches(
         return is_batch
     busiest = busiest_stream(rank)
     computing = [thread for thread, streams in streams_of.items() if busiest in streams]
-    only_loads = ~is_in(threads.thread[uploads], np.array(computing, np.int64))
-    if busiest is None:
-        only_loads[:] = False
+    only_loads = ~is_in(threads.thread[uploads], computing) & (busiest is not None)
     is_batch[uploads] = only_loads
     others = uploads[~only_loads]
     is_batch[others] = _are_at_boundaries(rank, calls, calls.start_ns[gaps.launch[others]])

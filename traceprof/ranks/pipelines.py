@@ -543,10 +543,11 @@ class PipelineSchedule(Record, frozen=True):
 def schedule_of(pipeline: Pipeline, passes: Sequence[RankPasses]) -> PipelineSchedule:
     """Return the schedule of a pipeline."""
     stages = [passes[member] for member in pipeline.members]
-    num_micro_batches, num_chunks = _numbers(pipeline, stages)
+    numbers = _numbers(pipeline, stages)
     unknown = tuple(np.full(len(stage), _NONE, np.int64) for stage in stages)
-    if num_micro_batches is None or num_chunks is None:
+    if numbers is None:
         return PipelineSchedule(None, None, None, unknown)
+    num_micro_batches, num_chunks = numbers
     if any((stage.kind == WEIGHTS).any() for stage in stages):
         return PipelineSchedule("zero-bubble", num_micro_batches, num_chunks, unknown)
     for name in _NAMES:
@@ -555,8 +556,8 @@ def schedule_of(pipeline: Pipeline, passes: Sequence[RankPasses]) -> PipelineSch
             continue
         placed = [_placed(stage, order) for stage, order in zip(stages, orders, strict=True)]
         if all(share >= _USUAL for _, share in placed):
-            numbers = tuple(micro_batch for micro_batch, _ in placed)
-            return PipelineSchedule(name, num_micro_batches, num_chunks, numbers)
+            micro_batch = tuple(of_stage for of_stage, _ in placed)
+            return PipelineSchedule(name, num_micro_batches, num_chunks, micro_batch)
     return PipelineSchedule(None, num_micro_batches, num_chunks, unknown)
 
 
@@ -590,25 +591,20 @@ def _placed(stage: RankPasses, order: Sequence[Pass]) -> tuple[Int64, float]:
     return placed, fits / len(of_steps)
 
 
-def _numbers(pipeline: Pipeline, stages: Sequence[RankPasses]) -> tuple[int | None, int | None]:
-    first, num = stages[0], len(stages)
+def _numbers(pipeline: Pipeline, stages: Sequence[RankPasses]) -> tuple[int, int] | None:
+    """Micro-batches of a step, and parts of the model of each stage; None if unsure."""
     knows_kinds = all((stage.kind == FORWARD).any() for stage in stages)
-    sent = pipeline.between(0, 1)
-    if sent is None or (num == 2 and not knows_kinds):
-        return None, None
-    forwards = _per_step(first, sent.producer, FORWARD if knows_kinds else None)
-    wrapped = 0
-    back = pipeline.between(num - 1, 0)
-    if back is not None and (num > 2 or knows_kinds):
-        num_back = _per_step(stages[-1], back.producer, FORWARD if knows_kinds else None)
-        if num_back is None:
-            return None, None
-        wrapped = num_back
+    kind = FORWARD if knows_kinds else None
+    sent, back = pipeline.between(0, 1), pipeline.between(len(stages) - 1, 0)
+    if sent is None or (len(stages) == 2 and not knows_kinds):
+        return None
     # Each forward of the first stage is sent on; each but the last of a micro-batch comes back.
-    if forwards is None or forwards <= wrapped or forwards % (forwards - wrapped):
-        return None, None
-    num_micro_batches = forwards - wrapped
-    return num_micro_batches, forwards // num_micro_batches
+    forwards = _per_step(stages[0], sent.producer, kind)
+    wrapped = 0 if back is None else _per_step(stages[-1], back.producer, kind)
+    if forwards is None or wrapped is None:
+        return None
+    num = forwards - wrapped
+    return None if num <= 0 or forwards % num else (num, forwards // num)
 
 
 def _per_step(stage: RankPasses, producers: Int64, kind: int | None) -> int | None:

@@ -127,12 +127,10 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
     """Separate waiting from transfer, or return why the operations cannot be the same ones."""
     whole = group.chosen(group.is_whole)
     members = [arrivals[member] for member in group.members]
+    ranks = tuple(member.rank for member in members)
     if len(whole) == 0:
-        return Unmatched(
-            group.name,
-            tuple(member.rank for member in members),
-            "no operation was captured on all of its ranks",
-        )
+        why = "no operation was captured on all of its ranks"
+        return Unmatched(group.name, ranks, why)
     start, end, blocked = (
         whole.times([clocks.to_run(member.report, getattr(member, name)) for member in members])
         for name in ("start_ns", "end_ns", "blocked_ns")
@@ -145,12 +143,11 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
     overlaps = whole.leaves_together | (whole.is_one_of(BETWEEN_TWO) & is_on_gpus)
     together = (start.max(axis=1) - end.min(axis=1) <= between.max())[overlaps]
     if len(together) and together.mean() < _RESIDENT:
-        return Unmatched(
-            group.name,
-            tuple(member.rank for member in members),
+        why = (
             f"in {np.count_nonzero(~together)} of {len(together)} operations, some rank had left"
-            " before another one came: they are not the same",
+            " before another one came: they are not the same"
         )
+        return Unmatched(group.name, ranks, why)
     low, high = middle_of_others(start)
     late, num = start - (low + (high - low) // 2), len(members)
     of_others = between[~np.eye(num, dtype=np.bool_)].reshape(num, num - 1)

@@ -135,6 +135,14 @@ class Recorded(Record, frozen=True):
         return distinct_values(self.calls.thread[self.work.call[self.work.call >= 0]])
 
     @property
+    def launches(self) -> tuple[Int64, Int64]:
+        """Outer calls that launched operations, ascending, and these, int64[launches] each."""
+        operation = np.flatnonzero(self.work.call >= 0)
+        launch = self.calls.outer[self.work.call[operation]]
+        order = np.argsort(launch, kind="stable")
+        return launch[order], operation[order]
+
+    @property
     def launched_at(self) -> Int64:
         """Places of the launches in the host's order, int64[operations]; -1 if unknown."""
         call = self.work.call

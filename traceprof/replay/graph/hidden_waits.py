@@ -180,14 +180,13 @@ def _usual_lag(site: Int64, lag: Int64) -> Int64:
 def _gaps(process: Recorded) -> tuple[_Gaps, Int64]:
     """Return the silences, and the lengths of all of these threads, also short ones; ascending."""
     calls, work = process.calls, process.work
-    launched, launching = np.flatnonzero(work.call >= 0), process.launching_threads
+    launching = process.launching_threads
     call, since = calls.silences(launching)
     length = calls.start_ns[call] - since
     all_ns, is_long = np.sort(length), length > MIN_GAP_NS
     call, since, length = call[is_long], since[is_long], length[is_long]
     # What the thread launched last before, and what it launches next.
-    by_call = launched[np.argsort(calls.outer[work.call[launched]], kind="stable")]
-    launch = calls.outer[work.call[by_call]]
+    launch, by_call = process.launches
     after = np.searchsorted(launch, call, side="left")
     has = after > 0
     before = by_call[np.maximum(after - 1, 0)]

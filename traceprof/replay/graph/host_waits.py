@@ -89,11 +89,8 @@ def round_trips(process: Recorded, waits: HostWaits) -> tuple[Int64, Int64]:
 def _launched_next(process: Recorded, waiting: Int64) -> Int64:
     """Return the next launch of each call's thread, int64[m]; -1 for none."""
     calls, work = process.calls, process.work
-    operations = np.flatnonzero(work.call >= 0)
-    launch = calls.outer[work.call[operations]]
-    order = np.argsort(launch, kind="stable")
-    at = np.searchsorted(launch[order], waiting, side="right")
-    following = np.append(operations[order], -1)[at]
+    launch, operation = process.launches
+    following = np.append(operation, -1)[np.searchsorted(launch, waiting, side="right")]
     is_own = calls.thread[work.call[following]] == calls.thread[waiting]
     return np.where((following >= 0) & is_own, following, -1)
 
