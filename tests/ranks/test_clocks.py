@@ -1,5 +1,7 @@
 """The clocks of machines, against offsets and drifts that are known."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -28,16 +30,22 @@ def clocks_of(ranks: list[Arrivals], hosts: list[str | None], starts: list[int |
     return measured(seeds, ranks, groups)
 
 
-def shown(times: list[int], ahead: int, drift: float = 0.0, session_start: int = 0) -> list[int]:
+def shown(times: list[int], ahead: int, drift: float = 0.0) -> list[int]:
     """Return true times as a report has them whose clock is ahead and runs fast."""
-    return [round(time * (1 + drift)) + ahead - session_start for time in times]
+    return [round(time * (1 + drift)) + ahead for time in times]
+
+
+def seen(
+    rank: int, ahead: int = 0, drift: float = 0.0, ends: list[int] = ENDS, **how: Any
+) -> Arrivals:
+    """Return a rank's numbered operations by a clock that is ahead."""
+    times = shown(STARTS, ahead, drift), shown(ends, ahead, drift)
+    return arrivals(rank, *times, **({"group": "0", "sequence": range(40)} | how))
 
 
 def test_reports_of_one_machine_need_their_sessions_starts_only() -> None:
-    first = arrivals(0, STARTS, ENDS, group="0", sequence=range(40))
     later = 250_000
-    moved = [start - later for start in STARTS], [end - later for end in ENDS]
-    second = arrivals(1, *moved, group="0", sequence=range(40))
+    first, second = seen(0), seen(1, -later)
     clocks = clocks_of([first, second], ["a", "a"], [0, later])
     assert [host.source for host in clocks.hosts] == ["reference"]
     assert clocks.to_run(0, first.start_ns).tolist() == STARTS
@@ -52,12 +60,8 @@ def test_offset_and_drift_are_found(ahead: int, drift: float) -> None:
     rng = np.random.default_rng(3)
     jitter = rng.integers(-5_000, 5_000, 40)
     ends = [end + int(by) for end, by in zip(ENDS, jitter, strict=True)]
-    first = arrivals(0, STARTS, ENDS, group="0", sequence=range(40))
-    other = arrivals(
-        1, shown(STARTS, ahead, drift, late), shown(ends, ahead, drift, late), group="0",
-        sequence=range(40),
-    )  # fmt: skip
-    clocks = clocks_of([first, other], ["a", "b"], [0, late])
+    other = seen(1, ahead - late, drift, ends)
+    clocks = clocks_of([seen(0), other], ["a", "b"], [0, late])
     clock = clocks.of(1)
     assert clock.source == "operations"
     assert clock.num_operations == 40
@@ -71,21 +75,15 @@ def test_offset_and_drift_are_found(ahead: int, drift: float) -> None:
 
 def test_single_outliers_do_not_matter() -> None:
     ends = [end - (900_000 if index % 7 == 0 else 0) for index, end in enumerate(ENDS)]
-    first = arrivals(0, STARTS, ENDS, group="0", sequence=range(40))
-    other = arrivals(1, shown(STARTS, MS), shown(ends, MS), group="0", sequence=range(40))
-    clocks = clocks_of([first, other], ["a", "b"], [0, 0])
+    clocks = clocks_of([seen(0), seen(1, MS, ends=ends)], ["a", "b"], [0, 0])
     assert clocks.of(1).offset_ns == -MS
     assert clocks.of(1).drift == pytest.approx(0, abs=1e-9)
 
 
 def test_machines_are_reached_by_way_of_others() -> None:
-    first = arrivals(0, STARTS, ENDS, group="ab", sequence=range(40))
-    middle = arrivals(1, shown(STARTS, MS), shown(ENDS, MS), group="ab", sequence=range(40))
-    same = arrivals(2, shown(STARTS, MS), shown(ENDS, MS), report=1, group="bc", sequence=range(40))
-    last = arrivals(
-        3, shown(STARTS, 5 * MS), shown(ENDS, 5 * MS), report=2, group="bc", sequence=range(40)
-    )
-    clocks = clocks_of([first, middle, same, last], ["a", "b", "c"], [0, 0, 0])
+    ranks = [seen(0, group="ab"), seen(1, MS, group="ab")]
+    ranks += [seen(2, MS, report=1, group="bc"), seen(3, 5 * MS, report=2, group="bc")]
+    clocks = clocks_of(ranks, ["a", "b", "c"], [0, 0, 0])
     assert [host.offset_ns for host in clocks.hosts] == [0, -MS, -5 * MS]
 
 
@@ -106,8 +104,7 @@ def test_a_machine_without_common_operations_keeps_its_seed(
     uncertainty: int | None,
 ) -> None:
     first, other = (
-        arrivals(rank, STARTS, ENDS, operation=operation, group=group, sequence=range(40))
-        for rank, group in enumerate(groups)
+        seen(rank, operation=operation, group=group) for rank, group in enumerate(groups)
     )
     clocks = clocks_of([first, other], ["a", host], [0, start])
     assert [host.source for host in clocks.hosts] == ["reference", source]

@@ -2,6 +2,7 @@
 
 from math import hypot, pi, sqrt
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,12 +97,12 @@ def test_nothing_is_claimed_below_the_clocks_uncertainty() -> None:
 
 
 def test_members_that_left_before_another_came_were_elsewhere() -> None:
-    starts, ends = [0, 10 * MS, 20 * MS], [MS, 11 * MS, 21 * MS]
-    first = arrivals(0, starts, ends, group="0", sequence=range(3), report=0)
-    second = arrivals(
-        1, [start + 2 * MS for start in starts], [end + 2 * MS for end in ends], group="0",
-        sequence=range(3), report=0,
-    )  # fmt: skip
+    start = np.array([0, 10 * MS, 20 * MS])
+    how: dict[str, Any] = {"group": "0", "sequence": range(3), "report": 0}
+    first, second = (
+        arrivals(rank, start + late, start + late + MS, **how)  # type: ignore[arg-type]
+        for rank, late in enumerate((0, 2 * MS))
+    )
     groups, _ = match([first, second], [0, 0], [0, 0], [0, 0])
     clocks = seeded([session("a")])
     found = waits_of(groups[0], [first, second], clocks)
@@ -158,17 +159,12 @@ def test_clocks_are_not_measured_by_operations_that_members_leave_early(operatio
 
 
 def test_who_sent_before_it_was_asked_for_did_not_wait() -> None:
-    sent = [0, 10 * MS, 20 * MS]
+    sent = np.array([0, 10 * MS, 20 * MS])
+    how: dict[str, Any] = {"operation": "SendRecv", "group": "0", "sequence": range(3), "report": 0}
     ranks = [
-        arrivals(
-            0, sent, [start + MS for start in sent], report=0, operation="SendRecv", group="0",
-            sequence=range(3), peer=1, direction=1,
-        ),
-        arrivals(
-            1, [start + 4 * MS for start in sent], [start + 5 * MS for start in sent], report=0,
-            operation="SendRecv", group="0", sequence=range(3), peer=0, direction=2,
-        ),
-    ]  # fmt: skip
+        arrivals(rank, sent + late, sent + late + MS, peer=1 - rank, direction=1 + rank, **how)  # type: ignore[arg-type]
+        for rank, late in enumerate((0, 4 * MS))
+    ]
     ranks = [replace(rank, device=None) for rank in ranks]
     groups, _ = match(ranks, [0, 0], [0, 0], [0, 0])
     clocks = seeded([session("a")])
