@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.changes import split_by_process
 from tests.support.selection import long_after
-from tests.support.traces import CPU_SAMPLE, SAMPLE_FOLDER
+from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analysis import Options, RunResult, analyze_reports
 from traceprof.reports import json as json_report
 from traceprof.reports import text
@@ -42,19 +42,6 @@ def assert_same_waits(path: Path, folder: Path) -> list[dict[str, int]]:
 @pytest.mark.parametrize("sample", long_after(1, WITH_WAITS))
 def test_one_report_tells_the_waits_of_several(sample: str, tmp_path: Path) -> None:
     assert assert_same_waits(SAMPLE_FOLDER / f"{sample}.sqlite", tmp_path / "parts")
-
-
-def test_the_text_shows_who_waited_for_whom_in_one_report() -> None:
-    shown = text.render(analyzed([SAMPLE_FOLDER / "nccl-serialization.sqlite"]), is_verbose=True)
-    section = shown.split("Who waited for whom")[1].split("Compute of each rank")[0].splitlines()
-    rows = {line.split()[0]: line.split() for line in section if line[:6].strip().isdecimal()}
-    assert rows["1"][-6:] == ["14.5", "ms", "rank", "0", "0", "ns"]
-    assert rows["0"][-4:] == ["rank", "2", "26.4", "ms"]
-    assert "host" not in "\n".join(section)  # all ranks share the machine and its clock
-
-
-def test_ranks_without_a_gpu_are_shown_likewise() -> None:
-    assert "Who waited for whom" in text.render(analyzed([CPU_SAMPLE]), is_verbose=True)
 
 
 @pytest.mark.parametrize("sample", long_after(1, ["peer-copies", "healthy", "launch-bound"]))

@@ -46,7 +46,7 @@ from traceprof.reports.claims import sentences
 from traceprof.reports.drawings import CLASSES, LABELS, WIDTH, pipeline_drawing, pipeline_drawings
 from traceprof.reports.ranks_text import MAX_KERNELS, compute_lines
 from traceprof.trace.nsight import schema
-from traceprof.units import duration, percent, ranks_text
+from traceprof.units import ranks_text
 
 MAX_WORDS = 400  # of a report without `--verbose`
 MAX_TABLE_WIDTH = 130  # prose is narrower; tables are as wide as the longest GPU name needs
@@ -137,14 +137,6 @@ def test_the_headline_says_by_how_much_the_replay_misses() -> None:
     headline = replace(headline, savings=savings)
     result = replace(result, verdict=replace(result.verdict, headline=headline))
     assert ", 23.3 % off)." in " ".join(text.render(result, is_verbose=True).split())
-
-
-def test_what_costs_nothing_is_never_first_and_saves_nothing() -> None:
-    said = " ".join(shown(SAMPLE_FOLDER / "exposed-queued.sqlite").split())
-    assert "Communication of rank 1 that no compute hides takes 9." in said
-    of_queue = said.partition(" info nccl-serialization ")[2].partition(" exposed-")[0]
-    assert "(costs nothing)" in of_queue
-    assert "without it a step takes as long (no-serialization)" in of_queue
 
 
 @pytest.mark.parametrize(
@@ -274,15 +266,6 @@ def test_half_precision_gains_more_than_multiplications_cost_and_why_is_said() -
         assert (why in said) == is_more
 
 
-def test_a_limit_above_the_cost_says_why() -> None:
-    """Single kernels and launching are in the limit of `unfused-kernels`, not in its cost."""
-    result = result_of(SAMPLE_FOLDER / "launch-bound.sqlite")
-    said = three_lines(result)
-    assert said is not None
-    assert said.gain is not None
-    assert "more than the cost: single kernels and launching count, too" in said.gain
-
-
 def test_one_rank_of_many_does_not_show_whether_it_waits_for_others(traces: Path) -> None:
     name = "TraceLens_tests_traces_mi300_resnet_act_checkpoint.json.gz"
     said = three_lines(analyze_reports([traces / "kineto" / name]))
@@ -326,16 +309,6 @@ def test_too_few_measured_changes_are_counted(
 def test_the_gain_stands_under_the_unit_with_its_article(tmp_path: Path) -> None:
     said = text.render(analyze_reports([solver(12).write(tmp_path)]))
     assert "an iteration gains" in said
-
-
-def test_a_share_follows_the_time_that_it_is_of() -> None:
-    """A title may name other times only: what kernels take, of which a part could go."""
-    result = result_of(SAMPLE_FOLDER / "full-precision-matmul.sqlite")
-    finding = next(one for one in result.findings if one.id == "full-precision-matmul")
-    cost = duration(finding.impact_ns)
-    assert cost not in finding.title
-    said = " ".join(text.render(result, is_verbose=True).split())
-    assert f" (it costs {cost}, {percent(finding.impact_fraction)} of the training)" in said
 
 
 _ON = "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn"

@@ -179,20 +179,6 @@ def test_real_traces_keep_the_order(real_trace: Path) -> None:
         _check(analysis.result)
 
 
-def test_of_two_ranks_the_one_that_computes_longer_is_named_before_the_one_that_waits() -> None:
-    """Its cost, what lies beyond the mean, is half of what the other one waits for it."""
-    result = result_of(SAMPLE_FOLDER / "exposed-waiting.sqlite")
-    said = three_lines(result)
-    assert said is not None
-    assert said.problem == (
-        "Rank 1 computes 1.44 times as long as its peer: 1.94 ms, against 1.34 ms."
-    )
-    assert [group[0].id for group in by_id(result.findings)][:2] == [
-        "uneven-kernels",
-        "exposed-communication",
-    ]
-
-
 @pytest.mark.parametrize(
     ("idle_us", "problem"),
     [
