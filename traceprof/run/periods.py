@@ -23,7 +23,14 @@ from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.step_ranges import StepRanges, StepsSource, StepWindows
 from traceprof.structs import Record
 from traceprof.trace.columns import Rows
-from traceprof.trace.grouping import distinct_values, is_in, median_of, medians_of_known
+from traceprof.trace.grouping import (
+    are_first,
+    distinct_values,
+    is_in,
+    median_of,
+    medians_of_known,
+    numbered_rows,
+)
 from traceprof.trace.model.host import ApiCalls
 from traceprof.trace.model.operations import RankOperations
 
@@ -666,21 +673,18 @@ def period_steps(
 
 
 def _of_launches(periods: Periods, call: Int64) -> Periods | None:
-    """Return periods none of which begins inside the launch of a CUDA graph, if there are any.
+    """Return periods that never begin inside the launch of a CUDA graph, if there are any.
 
     `call`: int64[n], the call that launched each item, -1 if unknown.
     """
     items, num = periods.items, len(call)
-    first = np.empty(int(call.max(initial=0)) + 2, np.int64)
-    first[call[::-1]] = np.arange(num)[::-1]  # the one written last counts
-    is_first = (call < 0) | (first[call] == np.arange(num))
+    is_first = (call < 0) | are_first(call + 1, np.arange(num))
     if is_first[np.concatenate([phase.begins for phase in periods.phases])].all():
         return periods
     heads = np.flatnonzero(is_first)
     length = np.diff(np.append(heads, num))
-    pairs = items.signature[heads].astype(np.int64) * (num + 1) + length
-    names = _narrow(np.unique(pairs, return_inverse=True)[1])
-    launches = Items(names, items.start_ns[heads], items.end_ns[heads])
+    names = numbered_rows(items.signature[heads].astype(np.int64), length)
+    launches = Items(_narrow(names), items.start_ns[heads], items.end_ns[heads])
     phases = _phases_between(launches, np.append(heads[1:], num))
     return Periods(items, tuple(phases)) if phases else None
 
