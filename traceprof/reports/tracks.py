@@ -196,7 +196,7 @@ def gpu_tracks(rank: Rank) -> Iterator[Track]:
     stream, start, end, index, category, number = map(np.concatenate, zip(*columns, strict=True))
     columns.clear()  # what is in memory twice is much
     events = _Events(start, end, index, names, category)
-    for rows in groups(stream) if len(stream) else ():
+    for rows in groups(stream):
         of_stream = int(stream[rows[0]])
         track = events.track(f"stream {of_stream}", of_stream, rows, has_rows=True)
         yield replace(track, is_host=False, operation=number[track.row])

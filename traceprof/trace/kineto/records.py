@@ -264,8 +264,7 @@ def read_event_records(content: Content, calls: ApiCalls | None) -> EventRecords
         return None
     _, first = np.unique(record[known], return_index=True)
     rows = known[first]
-    call = calls.with_ids(record[rows])
-    called_ns = np.where(call >= 0, calls.start_ns.take(call, mode="clip"), NULL)
+    called_ns = np.append(calls.start_ns, NULL)[calls.with_ids(record[rows])]
     order = np.lexsort((record[rows], called_ns))
     rows = rows[order]
     return EventRecords(

@@ -95,9 +95,7 @@ def event_records_of(
     correlation = columns["correlationId"].values
     called_ns = np.full(len(correlation), NULL, np.int64)
     if calls is not None:
-        call = calls.with_ids(correlation)
-        known = np.flatnonzero(call >= 0)
-        called_ns[known] = calls.start_ns[call[known]]
+        called_ns = np.append(calls.start_ns, NULL)[calls.with_ids(correlation)]
     order = np.lexsort((correlation, called_ns))
     stream, event, recording = (
         _ids(columns[name].values[order]) for name in ("streamId", "eventId", "eventSyncId")
