@@ -66,7 +66,7 @@ def repeated_page(data: bytearray, chosen: random.Random) -> None:
 
 
 def swapped_pages(data: bytearray, chosen: random.Random) -> None:
-    page, other = _page(data, chosen, 1), _page(data, chosen, 1)
+    page, other = _page(data, chosen), _page(data, chosen)
     data[page], data[other] = data[other], data[page]
 
 
@@ -77,7 +77,7 @@ DAMAGES: tuple[Damage, ...] = (
 
 
 def alter_rows(path: Path, chosen: random.Random) -> None:
-    """Change rows of some tables in SQL, as far as their constraints allow it."""
+    """Change rows of some tables in SQL, where their constraints allow it."""
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("PRAGMA synchronous = OFF")
         database.execute("PRAGMA journal_mode = MEMORY")

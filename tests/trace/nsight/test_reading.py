@@ -131,6 +131,7 @@ SAME = {
 def test_what_a_database_may_be_like(path: Path, name: str, expected: dict[str, Any]) -> None:
     alter(path, *SAME[name])
     assert numbers(path) == expected
+    assert [*path.parent.iterdir()] == [path]
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 2, 3, 4, 6, 100])
