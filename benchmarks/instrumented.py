@@ -3,14 +3,14 @@
     python benchmarks/instrumented.py [--calls 250] [--rounds 60] [--threes 1000] [--processes 4]
 
 Three times in child processes: without a tool, where nothing is replaced; under one that only
-counts (compiled with `cc`), with all wrappers and ranges that nobody keeps; and
-under `nsys profile --trace=nvtx`, where it is on PATH.
+counts (compiled with `cc`), with all wrappers and ranges that nobody keeps; and under `nsys profile
+--trace=nvtx`, where it is on PATH.
 
-Calls: short blocks of calls in turn, without anything, with a bare range around each (push and
-pop, with a text of its own), and with `instrument`.
-CPU time of the calling thread: what is added is work of that thread, whatever the operation waits
-for. Operations are those of PyTorch's "fake" backend, which return at once. Medians of the
-differences of neighbouring blocks, and what `instrument` adds over what a bare range adds.
+Calls: short alternating blocks of calls, without anything, with a bare range around each (push and
+pop, with a text of its own), and with `instrument`. CPU time of the calling thread: what is added
+is work of that thread, whatever the operation waits for. Operations are those of PyTorch's "fake"
+backend, which return at once. Medians of the differences of neighbouring blocks, and what
+`instrument` adds over what a bare range adds.
 
 Among them are calls that move nothing and get no range: `.to("cpu")` of a tensor on the CPU.
 
