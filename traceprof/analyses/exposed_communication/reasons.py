@@ -256,20 +256,23 @@ def late_ranks(operations: ExposedOperations) -> dict[int, int]:
 
 
 def root_of(operations: ExposedOperations, ranks: RankComparison, rank: int) -> int | None:
-    """Return the rank to fix: that which was waited for most, or for which that one waited itself.
+    """Return the rank to fix: that which was waited for most, or one for which that one waited.
 
-    A rank that waits for half as long as others wait for it passes on what another one costs.
-    `rank`: whose operations they are, which is not fixed by what it waits for.
+    Each waits less itself than the one before. `rank`: whose operations they are.
     """
-    root, cost = next(iter(late_ranks(operations).items()), (None, 0))
-    following, seen = root, {rank}
-    while following is not None and following not in seen:
-        seen.add(following)
-        root, waits = following, ranks.waits_of(following)
+
+    def waited(late: int) -> tuple[int, int]:
+        """Return how long a rank waited in all, and for which rank most."""
+        waits = ranks.waits_of(late)
         last, ns = sums(waits.last, waits.wait_ns * (waits.wait_ns > waits.uncertainty_ns))
-        if not len(ns) or 2 * ns.max() < cost:
-            break
-        following, cost = ranks.ranks[int(last[ns.argmax()])], int(ns.max())
+        return int(ns.sum()), ranks.ranks[int(last[ns.argmax()])] if len(ns) else late
+
+    root = next(iter(late_ranks(operations)), None)
+    if root is None:
+        return None
+    own_ns, following = waited(root)
+    while following != rank and (of_following := waited(following))[0] < own_ns:
+        root, (own_ns, following) = following, of_following
     return root
 
 
