@@ -117,6 +117,32 @@ def test_rates_need_sizes_and_ranks(tmp_path: Path) -> None:
     assert (scatter.bytes, scatter.algbw_gb_per_s, scatter.communicator) == (None, None, None)
 
 
+def test_an_operation_of_unknown_size_takes_no_part_in_the_rate(tmp_path: Path) -> None:
+    builder = prepare(TraceBuilder(), schemas=(904,))
+    call(builder, "ncclAllReduce", 0, 10, 1000, 2, schema=904)
+    builder.kernel(1000, 2000, ALL_REDUCE, launch=(3, 5)).kernel(3000, 9000, ALL_REDUCE)
+    (use,) = result(builder, tmp_path).uses
+    assert (use.count, use.bytes, use.algbw_gb_per_s) == (2, None, 1.0)
+
+
+def test_rows_by_operation_and_communicator(tmp_path: Path) -> None:
+    builder = prepare(TraceBuilder())
+    for index, communicator in enumerate((7, 8, 7)):
+        call(builder, "ncclAllReduce", 10 * index, 10 * index + 9, communicator, 100)
+        start = 1000 * (index + 1)
+        builder.kernel(start, start + 400, ALL_REDUCE, launch=(10 * index + 3, 10 * index + 4))
+    builder.kernel(9000, 9900, SEND_RECV)
+    rows = [
+        (use.operation, use.communicator, use.count, use.bytes)
+        for use in result(builder, tmp_path).uses
+    ]
+    assert rows == [
+        ("SendRecv", None, 1, None),
+        ("AllReduce", f"0x{7:016x}", 2, 200),
+        ("AllReduce", f"0x{8:016x}", 1, 100),
+    ]
+
+
 def test_a_window_counts_what_starts_in_it(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 10, ALL_REDUCE).kernel(10, 20, ALL_REDUCE)
     (use,) = result(builder, tmp_path, Window(10, 20)).uses

@@ -331,6 +331,24 @@ def test_what_idles_in_the_mean_step_is_named_beside_a_slow_first_one(
     assert "processes load" in known(said.action)
 
 
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        ("cuLibraryLoadData", "Functions are loaded when they are first launched"),
+        ("ncclCommInitRank", "NCCL creates a communicator when it is first needed"),
+    ],
+)
+def test_what_is_set_up_has_a_remedy_of_its_own(call: str, advice: str, tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, MS, TORCH, launch=(0, US))
+    builder.kernel(20 * MS, 21 * MS, TORCH, launch=(20 * MS - US, 20 * MS))
+    set_up = builder.nvtx if call.startswith("nccl") else builder.api
+    set_up(call, MS + US, 19 * MS)
+    finding = one(judged(tmp_path, builder))
+    assert f"set something up for the first time ({call})" in finding.title
+    of_setup = [line for line in finding.advice if line.startswith(("Functions", "NCCL"))]
+    assert [line[: len(advice)] for line in of_setup] == [advice]
+
+
 def test_unknown_says_which_flag_tells(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, MS, launch=(0, US))
     finding = one(judged(tmp_path, builder.kernel(9 * MS, 10 * MS)))

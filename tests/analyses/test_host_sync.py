@@ -54,6 +54,45 @@ def test_reads_in_steps(tmp_path: Path) -> None:
     } <= finding.metrics.keys()  # fmt: skip
 
 
+def two_kernels(begin: int = 150) -> TraceBuilder:
+    return TraceBuilder().kernel(0, 100, launch=(0, 5)).kernel(200, 300, launch=(begin, begin + 5))
+
+
+@pytest.mark.parametrize(
+    ("builder", "num_syncs"),
+    [
+        # Outside steps.
+        (
+            two_kernels()
+            .nvtx("step 0", 0, 10)
+            .nvtx("step 1", 140, 500)
+            .api("cudaDeviceSynchronize_v3020", 20, 105),
+            0,
+        ),
+        # On a thread that launches nothing.
+        (two_kernels().api("cudaEventSynchronize_v3020", 20, 105, tid=77), 0),
+        # Between a copy and the next wait something is launched.
+        (
+            two_kernels(begin=120)
+            .memcpy(100, 110, "DtoH", pageable=True, launch=(10, 112))
+            .api("cudaStreamSynchronize_v3020", 126, 290),
+            2,
+        ),
+        # Two waits in a row are no read.
+        (
+            two_kernels()
+            .api("cudaStreamSynchronize_v3020", 20, 105)
+            .api("cudaStreamSynchronize_v3020", 106, 107),
+            2,
+        ),
+    ],
+)
+def test_waits_that_count(tmp_path: Path, builder: TraceBuilder, num_syncs: int) -> None:
+    (result,) = judged(builder.write(tmp_path))
+    assert (result.metrics.num_syncs, result.metrics.api is None) == (num_syncs, num_syncs == 0)
+    assert bool(host_sync.findings(result)) == (result.idle_ns > 0)
+
+
 def one_wait(name: str = "cudaDeviceSynchronize_v3020") -> TraceBuilder:
     """Wait once; after it the GPU idles for 100 us, of which the wait makes all."""
     builder = TraceBuilder().kernel(0, 100 * US, launch=(0, 5 * US))

@@ -2,6 +2,7 @@
 
 import json
 import random
+import sqlite3
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -274,6 +275,64 @@ def test_fewer_launches_as_the_program_can_have_them(
     assert graphs & {*advice} == {remedy}
 
 
+def test_what_waits_for_an_event_is_not_late_by_its_launch(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    *_, called = planted(builder, CAP + 300)
+    start = called + 60_000
+    builder.kernel(start, start + 9_000, NCCL, stream=20, launch=(called, called + 5_000))
+    path = builder.write(tmp_path)
+    assert_agreement(path)
+    assert results(path)[0].metrics.num_late_launches == 0
+
+
+def test_long_calls_that_are_no_stalls(tmp_path: Path) -> None:
+    # Run-ahead of 400, and at its greatest depth: copies that wait for themselves or come from
+    # pageable memory, and launches that return at no operation's end or while many end.
+    builder = TraceBuilder()
+    for index in range(400):
+        start = 10_000_000 + index * 300_000
+        builder.kernel(start, start + 299_000, launch=(index * 6_000, index * 6_000 + 5_000))
+    called = 2_400_000
+    for index in range(8):
+        builder.memcpy(
+            200_000_000 + index, 200_000_001 + index, pageable=True,
+            launch=(called, called + 9_000_000 + index),
+        )  # fmt: skip
+        builder.kernel(
+            210_000_000 + index, 210_000_001 + index, stream=9, tid=1 + index,
+            launch=(called, 10_000_000 + index * 300_000 + 150_000),
+        )  # fmt: skip
+        builder.kernel(
+            220_000_000 + index, 220_000_001 + index, stream=9, tid=20 + index,
+            launch=(called, 50_000_000 + index * 300_000 - 500),
+        )  # fmt: skip
+        builder.memcpy(
+            9_000_000 + index, 9_100_000 + index, "DtoH", stream=8, tid=10 + index,
+            launch=(called, 9_110_000),
+        )  # fmt: skip
+    path = builder.write(tmp_path)
+    assert_agreement(path)
+    assert judged(path) == []
+    assert results(path)[0].metrics.max_queue_depth > 400
+
+
+def test_what_was_queued_when_the_capture_began(tmp_path: Path) -> None:
+    complete = TraceBuilder()
+    *stalls, _ = planted(complete, CAP + 400)
+    path = complete.write(tmp_path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        cut = "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId <= ?"
+        database.execute(cut, [CAP])
+    assert_agreement(path)
+    finding = only_finding(judged(path))
+    assert finding.metrics["queue_cap"] == CAP
+    assert (finding.metrics["stall_ns"], finding.metrics["num_stalls"]) == (
+        sum(stalls),
+        len(stalls),
+    )
+    assert finding.metrics["coverage"] == 400 / (CAP + 400)
+
+
 def test_the_series_begins_with_what_was_queued(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(50, 60, launch=False).kernel(60, 70, launch=False)
     path = builder.kernel(80, 90, launch=(10, 20)).write(tmp_path)
@@ -294,6 +353,20 @@ def test_pages_alone_were_never_queued(tmp_path: Path) -> None:
     assert series(path, None) == [[]]
     (result,) = results(path)
     assert result.metrics.max_queue_depth == 0
+
+
+def test_what_the_end_of_the_capture_cut_off(tmp_path: Path) -> None:
+    complete = TraceBuilder()
+    *stalls, _ = planted(complete, CAP + 400)
+    path = complete.write(tmp_path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        cut = "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId > ?"
+        database.execute(cut, [CAP + 200])
+    assert_agreement(path)
+    (result,) = results(path)
+    assert result.metrics.max_queue_depth == CAP
+    # Those beyond the last recorded end returned as nothing that was recorded ended.
+    assert 200 < len(result.stalls) <= len(stalls)
 
 
 def test_records_count_before_inference(tmp_path: Path) -> None:

@@ -98,6 +98,17 @@ def test_no_kernel_gains_by_communication(tmp_path: Path) -> None:
         assert slowed.most.tolist() == [0] * 30
 
 
+def test_a_kernel_that_never_ran_alone_loses_its_time_beside_communication_at_most(
+    tmp_path: Path,
+) -> None:
+    builder = run_of().kernel(7500, 7600, "other").kernel(7400, 7600, NCCL, stream=20)
+    with ranks_of(builder.write(tmp_path)) as (rank,):
+        slowed = slowed_kernels(rank)
+        known = (slowed.rate[-1], slowed.least[-1], slowed.most[-1], slowed.limit[-1])
+        assert known == (0, 0, 1, 1)
+        assert (slowed.num_unknown, slowed.most[0]) == (1, pytest.approx(1 / 3))
+
+
 def test_without_grids_kernels_are_told_apart_by_name(tmp_path: Path) -> None:
     builder = run_of()
     for column in ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"):
@@ -106,6 +117,20 @@ def test_without_grids_kernels_are_told_apart_by_name(tmp_path: Path) -> None:
     assert result.signatures[0].grid is None
     assert result.num_sms_taken is None
     assert result.comparison.slowdown == 1.5
+
+
+def test_kernels_without_length(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(5, 50, NCCL, stream=20)
+    for start in (0, 0, 1, 10, 60):
+        builder.kernel(start, start)
+    (result,) = assert_agreement(builder.write(tmp_path))
+    assert result.num_half == 0  # nothing can communicate during no time
+    builder.kernel(12, 15).kernel(13, 13, stream=8)
+    (result,) = assert_agreement(builder.write(tmp_path / "u.sqlite"))
+    assert (result.comparison.num_alone, result.comparison.num_overlapped) == (6, 1)
+    assert result.num_disturbed == 0  # nor anything else
+    assert result.comparison.slowdown is None  # nothing is expected to take no time
+    assert result.wall_excess_ns == 3
 
 
 def test_whole_graphs_beside_communication_are_not_judged(tmp_path: Path) -> None:

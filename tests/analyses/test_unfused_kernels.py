@@ -104,6 +104,14 @@ def test_attention_is_a_softmax_between_multiplications(
     assert result.metrics.attention_ns == attention_ns <= result.saved_ns
 
 
+@pytest.mark.parametrize(("gap", "attention_ns"), [(1_000_000, 300), (1_000_001, 0)])
+def test_attention_has_no_long_gap(tmp_path: Path, gap: int, attention_ns: int) -> None:
+    builder = TraceBuilder().kernel(0, 100, SGEMM).kernel(200, 300, SOFTMAX)
+    builder.kernel(300 + gap, 400 + gap, SGEMM)
+    (result,) = assert_agreement(builder.write(tmp_path))
+    assert result.metrics.attention_ns == attention_ns
+
+
 def test_the_finding_of_attention(tmp_path: Path) -> None:
     """Nothing of a chain in it is counted twice, and advice begins with what costs more."""
     (result,) = assert_agreement(row(SGEMM, MUL, SOFTMAX, ADD, SGEMM, LAYOUT).write(tmp_path))

@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.builders import ALL_REDUCE as NCCL
@@ -11,8 +12,9 @@ from tests.support.builders import TraceBuilder
 from tests.support.claims import A100, assert_counters_agree, judged, results_of
 from tests.support.traces import ranks_of
 from traceprof.analyses.links import link_counters
-from traceprof.analyses.links.link_counters import CounterUse
+from traceprof.analyses.links.link_counters import CounterUse, link_rates
 from traceprof.findings import Finding
+from traceprof.run.opening import Window
 from traceprof.trace.nsight import schema
 
 TYPE = 0x0001_0001_0000_0000
@@ -204,3 +206,15 @@ def test_random_counters(tmp_path: Path) -> None:
             times = [rng.randrange(-500, 20_000) for _ in range(rng.randrange(40))]
             metric(builder, name, {time: rng.choice([0, 1, 50, 95, 120]) for time in times}, number)
         assert_counters_agree(builder.write(tmp_path / f"{seed}.sqlite"))
+
+
+def test_rates_of_samples_are_their_means(tmp_path: Path) -> None:
+    """Ten samples of 20 GB/s, less than the first and the last millisecond of which are shown."""
+    path = nic(TraceBuilder().gpu(A100).kernel(0, 10_000_000)).write(tmp_path)
+    limits = np.array([500_000, 5_000_000, 9_500_000], np.int64)
+    with ranks_of(path) as (rank,):
+        (rates,) = link_rates(rank, Window(500_000, 9_500_000), limits)
+    assert (rates.link, rates.name, rates.source, rates.unit) == (
+        "network", "NIC 7", "nic-metrics", "GB/s",
+    )  # fmt: skip
+    assert rates.mean.tolist() == rates.most.tolist() == [20.0, 20.0]

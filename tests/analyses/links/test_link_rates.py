@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import TraceBuilder
+from tests.support.claims import A100
 from tests.support.selection import long_after
-from tests.support.traces import SAMPLE, analysis_of
+from tests.support.traces import SAMPLE, analysis_of, ranks_of
 from traceprof import intervals
 from traceprof.analyses import links
 from traceprof.analyses.links.link_counters import link_rates
@@ -50,9 +51,20 @@ def test_bytes_of_copies_are_spread_over_their_time(tmp_path: Path) -> None:
             analysis.run.ranks[0], Window(0, 300), np.array([0, 100, 200, 300], np.int64)
         )
     assert (rates.direction, rates.source, rates.unit) == ("h2d", "copies", "GB/s")
+    assert (rates.peak, rates.is_peak_assumed) == (None, False)  # of a GPU without a name
     assert rates.mean.tolist() == pytest.approx([5, 11, 0])
     assert rates.most[:2].tolist() == pytest.approx([500 / 50, 1100 / 70])
     assert np.isnan(rates.most[2])
+
+
+def test_the_path_between_two_gpus_is_not_assumed(tmp_path: Path) -> None:
+    builder = TraceBuilder().gpu(A100).kernel(0, 300).memcpy(0, 100, bytes=1000)
+    builder.memcpy(100, 200, "PtoP", bytes=1000, source=0, destination=1)
+    with ranks_of(builder.write(tmp_path)) as (rank, *_):
+        rates = link_rates(rank, rank.window, np.array([0, 300], np.int64))
+    assert {one.direction: (one.link, one.is_peak_assumed) for one in rates} == {
+        "h2d": ("pcie", True), "p2p": (None, False),
+    }  # fmt: skip
 
 
 def test_a_copy_without_length_counts_where_it_is(tmp_path: Path) -> None:
