@@ -287,6 +287,25 @@ def test_remedies_are_for_reasons_of_the_usual_steps(tmp_path: Path) -> None:
     assert "Fix rank 1" not in " ".join(found.advice)
 
 
+def test_the_title_names_the_rank_of_the_time_that_it_says(tmp_path: Path) -> None:
+    """Rank 2 begins two of thirty steps 60 ms late, rank 1 all others 3 ms."""
+    builder = TraceBuilder()
+    for rank, pid in enumerate((100, 200, 300)):
+        at = 10 * MS
+        for step in range(30):
+            late = {1: 3 * MS * (step > 1), 2: 60 * MS * (step < 2)}
+            first, end = at + late.get(rank, 0), at + 10 * MS + sum(late.values())
+            call = at - MS
+            builder.nvtx(f"step {step}", call, call + 9, pid=pid)
+            builder.kernel(first, first + 8 * MS, launch=(call + 1, call + 2), pid=pid)
+            how: dict[str, Any] = {"launch": (call + 3, call + 4), "stream": 20, "pid": pid}
+            builder.kernel(first + 8 * MS, end, ALL_REDUCE, **how)
+            at = end
+    found = finding(builder.write(tmp_path))
+    assert "204 ms waiting for rank 2 and 1 more" in found.title
+    assert found.advice[0].startswith("Fix rank 1 first")
+
+
 def test_a_late_rank_that_waits_itself_is_not_the_one_to_fix(tmp_path: Path) -> None:
     """Rank 2 computes for 60 ms, rank 1 waits for it, and rank 0 for rank 1."""
     builder = TraceBuilder()
@@ -387,6 +406,7 @@ def test_waits_that_clocks_cannot_tell(
     assert operations is not None
     waits = RankWaits(
         place=np.arange(3),
+        start_ns=np.arange(3) * 100 * MS + 10 * MS,
         wait_ns=np.full(3, 30 * MS),
         last=np.ones(3, np.int64),
         uncertainty_ns=np.array(uncertainty) * MS,
@@ -398,7 +418,7 @@ def test_waits_that_clocks_cannot_tell(
         assert not isinstance(waiting, str)
         assert waiting.unpacked.ns.sum() == known * MS
         assert waiting.unpacked.last[-1] == 9
-    nothing = RankWaits(*[np.empty(0, np.int64)] * 4)
+    nothing = RankWaits(*[np.empty(0, np.int64)] * 5)
     assert operations.waiting_by(nothing, (4, 9)) == UNMATCHED
 
 

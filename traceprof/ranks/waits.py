@@ -290,6 +290,7 @@ class RankWaits(Rows, frozen=True):
     """Operations of one rank that were matched on all ranks taking part, n of them."""
 
     place: Int64  # int64[n], ascending: indices into the rank's `Arrivals`
+    start_ns: Int64  # int64[n], when it came, on the run's clock
     wait_ns: Int64  # int64[n], the wait until the last rank came
     last: Int64  # int64[n], that rank's place among the run's ranks
     # int64[n], how well the clocks of the two compare; 0 within one report, the largest int64
@@ -301,7 +302,7 @@ def waits_of_rank(
     member: int, waits: Sequence[GroupWaits], reports: Sequence[int], clocks: Clocks
 ) -> RankWaits:
     """Return how long the `member`-th rank waited in operations whose ranks were all recorded."""
-    columns: list[tuple[Int64, ...]] = [(np.empty(0, np.int64),) * 4]
+    columns: list[tuple[Int64, ...]] = [(np.empty(0, np.int64),) * 5]
     for group_waits in waits:
         group = group_waits.group
         if member not in group.members or group.num_ranks > len(group.members):
@@ -321,12 +322,11 @@ def waits_of_rank(
         came = group_waits.start_ns[rows, last]
         has_left = (uncertainty == 0) & (came >= group_waits.end_ns[rows, column])
         wait[has_left & group.is_one_of(BETWEEN_TWO)[rows]] = 0
-        columns.append(
-            (group.place[rows, column], wait, np.array(group.members)[last], uncertainty)
-        )
-    place, wait, last, uncertainty = map(np.concatenate, zip(*columns, strict=True))
-    order = np.argsort(place, kind="stable")
-    return RankWaits(place[order], wait[order], last[order], uncertainty[order])
+        place, start = group.place[rows, column], group_waits.start_ns[rows, column]
+        columns.append((place, start, wait, np.array(group.members)[last], uncertainty))
+    joined = [*map(np.concatenate, zip(*columns, strict=True))]
+    order = np.argsort(joined[0], kind="stable")
+    return RankWaits(*(column[order] for column in joined))
 
 
 # Fewer times do not show how much they vary.

@@ -21,7 +21,7 @@ from traceprof.communication.messages import (
 )
 from traceprof.communication.readiness import FOLLOWS_NS
 from traceprof.findings import MAX_EVIDENCE, Evidence, bullets
-from traceprof.intervals import Int64, Mask
+from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.ranks.comparison import RankComparison
 from traceprof.ranks.waits import RankWaits, Transfer
@@ -79,8 +79,7 @@ class ExposedOperations(Record, frozen=True):
     # the waits that the comparison of ranks found, or why nothing is known of them
     waiting: Packed[Waiting] | str
     root: int | None  # the late rank that itself waits least of those that wait for each other
-    # bool[n], whether it began in a steady step; all, if none that is exposed did
-    is_usual: Mask
+    steady: Intervals | None  # the steady steps; None, and all time counts, if none begins in them
     has_others: bool  # whether the report shows other ranks that take part
     is_pipeline: bool  # whether sends or receives are known that have one other rank
 
@@ -120,6 +119,14 @@ class ExposedOperations(Record, frozen=True):
         late_input -= by_reason[Reason.TRANSFER]
         return by_reason
 
+    @property
+    def is_usual(self) -> Mask:
+        """bool[n], whether each began in a steady step; all of them where none did."""
+        starts = self.exposure.start_ns
+        if self.steady is None:
+            return np.ones(len(starts), np.bool_)
+        return intervals.holder(self.steady.start_ns, self.steady.end_ns, starts) >= 0
+
     def usual(self) -> Int64:
         """Return the same of what steady steps hold, which advice is for, int64[reasons, n]."""
         return self.by_reason() * self.is_usual
@@ -144,7 +151,7 @@ class ExposedOperations(Record, frozen=True):
         is_matched = waits.place[at] == exposed.kernel
         wait, unsure = waits.wait_ns[at], waits.uncertainty_ns[at]
         is_certain = is_matched & (wait > unsure)
-        pieces = intervals.Intervals(exposed.piece_start_ns, exposed.piece_end_ns)
+        pieces = Intervals(exposed.piece_start_ns, exposed.piece_end_ns)
         first = exposed.piece_start_ns[exposed.first_piece[:-1]]
         until = np.where(is_certain, np.maximum(exposed.start_ns + wait, first), first)
         ns = intervals.covered_before(pieces, until) - intervals.covered_before(pieces, first)
@@ -204,7 +211,8 @@ def exposed_operations(rank: Rank, window: Window) -> ExposedOperations:
     exposed, (itself, source, after) = exposure(rank, window)
     sent = messages(rank)
     is_kernel, steps = exposed.kernel >= 0, steady_steps(rank, window)
-    is_usual = intervals.holder(steps.start_ns, steps.end_ns, exposed.start_ns) >= 0
+    steady = Intervals(steps.start_ns, steps.end_ns)
+    has_steady = (intervals.holder(steady.start_ns, steady.end_ns, exposed.start_ns) >= 0).any()
     kind = np.full(len(exposed), len(sent.operations), np.int64)
     kind[is_kernel] = sent.operation[exposed.kernel[is_kernel]]
     return ExposedOperations(
@@ -215,7 +223,7 @@ def exposed_operations(rank: Rank, window: Window) -> ExposedOperations:
         next_compute=operation_names(rank, after),
         waiting=ALONE,
         root=None,
-        is_usual=is_usual if is_usual.any() else ~is_usual,
+        steady=steady if has_steady else None,
         has_others=bool(is_kernel.any()) and int(sent.world_size.max(initial=-1)) != 1,
         is_pipeline=bool(((sent.peer >= 0) | (sent.peer_in_communicator >= 0)).any()),
     )
@@ -247,29 +255,36 @@ def main_reasons(by_reason: Int64) -> list[tuple[Reason, int]]:
     return sorted(reasons, key=lambda pair: -pair[1])
 
 
-def late_ranks(operations: ExposedOperations) -> dict[int, int]:
-    """Return how long steady steps waited for each late rank, the one that cost most first."""
-    ranks, cost = sums(operations.waits.last, operations.waits.ns * operations.is_usual)
+def late_ranks(operations: ExposedOperations, chosen: Mask | bool) -> dict[int, int]:
+    """Return how long chosen operations waited for each late rank, the costliest first."""
+    ranks, cost = sums(operations.waits.last, operations.waits.ns * chosen)
     order = np.argsort(-cost, kind="stable")
     pairs = zip(ranks[order].tolist(), cost[order].tolist(), strict=True)
-    return {rank: ns for rank, ns in pairs if rank >= 0}
+    return {rank: ns for rank, ns in pairs if ns}
 
 
 def root_of(operations: ExposedOperations, ranks: RankComparison, rank: int) -> int | None:
     """Return the rank to fix: that which was waited for most, or one for which that one waited.
 
-    Each waits less itself than the one before. `rank`: whose operations they are.
+    Each waits less itself in steady steps than the one before. `rank`: whose operations they are.
     """
+    root = next(iter(late_ranks(operations, operations.is_usual)), None)
+    if root is None:
+        return None
+    report, steady = ranks.reports[ranks.ranks.index(rank)], operations.steady
+    if steady is not None:
+        start, end = (ranks.clocks.to_run(report, ns) for ns in (steady.start_ns, steady.end_ns))
+        steady = Intervals(start, end)
 
     def waited(late: int) -> tuple[int, int]:
         """Return how long a rank waited in all, and for which rank most."""
         waits = ranks.waits_of(late)
-        last, ns = sums(waits.last, waits.wait_ns * (waits.wait_ns > waits.uncertainty_ns))
+        counts = waits.wait_ns > waits.uncertainty_ns
+        if steady is not None:
+            counts &= intervals.holder(steady.start_ns, steady.end_ns, waits.start_ns) >= 0
+        last, ns = sums(waits.last, waits.wait_ns * counts)
         return int(ns.sum()), ranks.ranks[int(last[ns.argmax()])] if len(ns) else late
 
-    root = next(iter(late_ranks(operations)), None)
-    if root is None:
-        return None
     own_ns, following = waited(root)
     while following != rank and (of_following := waited(following))[0] < own_ns:
         root, (own_ns, following) = following, of_following
@@ -288,11 +303,11 @@ def title(
     claim: str, operations: ExposedOperations, rate: LinkRate | None, *, has_compute: bool
 ) -> str:
     """Return the claim, with the reasons that matter, and the rate where the transfer is one."""
-    parts, other = [], operations.step_cause
+    parts, other, late = [], operations.step_cause, [*late_ranks(operations, True)]
     for reason, ns in main_reasons(operations.by_reason())[:_NUM_NAMED]:
         if reason is Reason.LATE_INPUT and not has_compute:
             continue  # earlier or later input would change nothing
-        parts.append(f"{duration(ns)} {_SAID[reason].format(_who([*late_ranks(operations)]))}")
+        parts.append(f"{duration(ns)} {_SAID[reason].format(_who(late))}")
     text = f"{claim}: {', '.join(parts)}" if parts else claim
     if other is not None:
         text += f", but most in the mean step {_SAID[other].format('other ranks')}"
@@ -492,7 +507,7 @@ def advice(
 ) -> tuple[str, ...]:
     """Return remedies in words, and what to record to know more."""
     operation = "" if rate is None else rate.operation
-    late = {rank: ns for rank, ns in late_ranks(operations).items() if ns}
+    late = late_ranks(operations, operations.is_usual)
     who = "late ranks" if operations.root is None else f"rank {operations.root}"
     if late and 2 * max(late.values()) <= sum(late.values()):
         who = f"what makes {len(late)} ranks late in turn, rank {next(iter(late))} most,"
