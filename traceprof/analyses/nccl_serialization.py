@@ -154,13 +154,10 @@ def _hold_compute_up(rank: Rank, kernels: Readiness) -> Mask:
 
     More communication follows in the same step: at its end all that it sent may be needed.
     """
-    after, steps, num = (
-        compute_after(rank, kernels.start_ns, kernels.stream),
-        rank.steps,
-        len(kernels),
-    )
+    steps, num = rank.steps, len(kernels)
     if steps is None:
         return np.zeros(num, np.bool_)
+    after = compute_after(rank, kernels.start_ns, kernels.stream)
     late_ns = queueing.times_of(rank, np.maximum(after, 0))[0] - kernels.end_ns
     goes_on = (after >= 0) & (late_ns >= 0) & (late_ns <= FOLLOWS_NS)
     step = intervals.holder(steps.start_ns, steps.end_ns, kernels.start_ns)

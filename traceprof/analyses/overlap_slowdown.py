@@ -416,10 +416,8 @@ def _by_name(rank: Rank, beside: BesideCommunication, chosen: Int64) -> Compared
 def _at_most(rank: Rank, slowed: SlowedKernels) -> Intervals:
     """Return the last part of each operation, as much as communication beside it costs at most."""
     kernels, copies, _, graphs = rank.operations.groups
-    ends, lost = (
-        [kernels.ends(slowed.kernel)],
-        [np.ceil(slowed.limit * slowed.beside_ns).astype(np.int64)],
-    )
+    ends = [kernels.ends(slowed.kernel)]
+    lost = [np.ceil(slowed.limit * slowed.beside_ns).astype(np.int64)]
     own = np.flatnonzero(~rank.is_peer_copy)
     for start_ns, end_ns in (
         (copies.start_ns[own], copies.ends(own)),
