@@ -280,8 +280,9 @@ def root_of(operations: ExposedOperations, ranks: RankComparison, rank: int) -> 
         """Return how long a rank waited in all, and for which rank most."""
         waits = ranks.waits_of(late)
         counts = waits.wait_ns > waits.uncertainty_ns
-        if steady is not None:
-            counts &= intervals.holder(steady.start_ns, steady.end_ns, waits.start_ns) >= 0
+        if steady is not None:  # the last rank comes at one time, whoever waits for it
+            came_ns = waits.start_ns + waits.wait_ns
+            counts &= intervals.holder(steady.start_ns, steady.end_ns, came_ns) >= 0
         last, ns = sums(waits.last, waits.wait_ns * counts)
         return int(ns.sum()), ranks.ranks[int(last[ns.argmax()])] if len(ns) else late
 
