@@ -105,9 +105,9 @@ def series(captures: Sequence[Document]) -> Series:
     lengths, slow, left_out = [], [], 0
     for capture in captures:
         slowest = _slowest_rank(capture, has_steps=has_steps)
-        steady, num_steps = _steady(capture, slowest, has_steps=has_steps)
+        steady, num_others = _steady(capture, slowest, has_steps=has_steps)
         lengths.append(steady)
-        left_out += max(num_steps - len(steady), 0)
+        left_out += num_others
         of_rank = [one for one in capture.slow_steps if slowest and one.rank == slowest.rank]
         slow.append(Counter(step.cause for step in of_rank if step.counts))
     return Series(rows, tuple(lengths), in_whole_ns(mean), left_out, has_steps, tuple(slow))
@@ -148,10 +148,10 @@ def _slowest_rank(capture: Document, *, has_steps: bool) -> StepTotals | None:
 def _steady(
     capture: Document, slowest: StepTotals | None, *, has_steps: bool
 ) -> tuple[Float64, int]:
-    """Return the steady steps of the rank whose step takes longest, and how many steps it has.
+    """Return the steady steps of the rank whose step takes longest, and how many others it has.
 
     Without steps all that is judged is one. The lengths are float64[n]; steps of other phases of
-    the program are none of them.
+    the program are not counted.
     """
     if slowest is None:
         return np.zeros(1), 0
@@ -160,7 +160,7 @@ def _steady(
     steps = [step for step in capture.steps if step.rank == slowest.rank]
     steady = [steps[place] for place in slowest.steps]
     lengths = np.array([step.window_ns for step in steady], np.float64)
-    return lengths, sum(step.phase == steady[0].phase for step in steps)
+    return lengths, sum(step.phase == steady[0].phase for step in steps) - len(steady)
 
 
 def _rows(capture: Document) -> Float64:
