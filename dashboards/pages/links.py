@@ -21,7 +21,7 @@ from traceprof.analyses.links.link_counters import (
     LinkRates,
     link_rates,
 )
-from traceprof.analyses.links.link_findings import OTHER
+from traceprof.analyses.links.link_findings import WAYS
 from traceprof.analyses.links.link_usage import LinkUsageResult, LinkUse
 from traceprof.errors import one_line
 from traceprof.intervals import Int64, even_limits
@@ -188,7 +188,7 @@ def way_text(link: str | None, direction: str, peer: int | None, name: str | Non
     what = {"nvlink": "NVLink", "pcie": "PCIe", "network": name or "network"}.get(
         link or "", "host"
     )
-    return f"{what}, {OTHER[direction]}"
+    return f"{what}, {WAYS[direction]}"
 
 
 def rates_over_time(links: Sequence[tuple[int, LinkRates, Int64]], clock: Clock) -> dict[str, Any]:

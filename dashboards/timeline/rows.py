@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dashboards.clock import OWN, RankClock
 from traceprof import intervals
-from traceprof.analyses.links.link_findings import OTHER
+from traceprof.analyses.links.link_findings import WAYS
 from traceprof.intervals import Int64, even_limits
 from traceprof.trace.model.operations import PERCENT, LinkSamples
 from traceprof.units import counted, three_digits
@@ -204,7 +204,7 @@ class Samples:
     def label(self) -> str:
         """The counter and its scale: `NVLink, sent · to 100 %`."""
         name = self.of.name or _NAMES.get(self.of.link, self.of.link)
-        return f"{name}, {OTHER[self.of.direction]} · to {self._text(self.top)}"
+        return f"{name}, {WAYS[self.of.direction]} · to {self._text(self.top)}"
 
     def view(self, start_ns: int, end_ns: int, columns: int) -> Viewport:
         """Return the mean in each column of a view, as a share of `top`."""

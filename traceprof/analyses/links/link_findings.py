@@ -66,7 +66,7 @@ SATURATED = 0.85
 (copy engines reach 380 of 450 GB/s on an H100, 396 on an H200)."""
 UNDERUSED = 0.40
 """Half of what healthy links carry: 75 to 90 % of the peak for large transfers."""
-OTHER = {"h2d": "from the host", "d2h": "to the host", "tx": "sent", "rx": "received"}
+WAYS = {"h2d": "from the host", "d2h": "to the host", "tx": "sent", "rx": "received"}
 NAMES = {"nvlink": "NVLink", "pcie": "PCIe", "network": "The network"}
 
 
@@ -120,7 +120,7 @@ def _claims(
 def _rate(metrics: LinkMetrics) -> str:
     assumed = "assumed " if metrics.is_peak_assumed else ""
     return (
-        f"{metrics.gb_per_s:.1f} GB/s {OTHER[metrics.direction]}, {percent(metrics.utilization)} of"
+        f"{metrics.gb_per_s:.1f} GB/s {WAYS[metrics.direction]}, {percent(metrics.utilization)} of"
         f" the {assumed}peak of {metrics.peak_gb_per_s:g} GB/s"
     )
 
