@@ -381,7 +381,8 @@ def place_spans(rank: Rank) -> ThreadSpans:
         axis=1,
     )
     streams, busy_ns = sums(stream, length)
-    rows = np.flatnonzero(stream == streams[busy_ns.argmax()]) if len(streams) else streams
+    busiest = streams[busy_ns.argmax()] if len(streams) else 0
+    rows = np.flatnonzero(stream == busiest)
     rows = rows[np.argsort(start[rows], kind="stable")]
     place = places_of_calls(rank, call[rows]).astype(np.int64)
     starts_anew = np.zeros(len(rows), np.bool_)
