@@ -99,7 +99,7 @@ def test_a_folder_is_all_reports_directly_in_it(tmp_path: Path, idle: Path) -> N
 
 
 @pytest.mark.parametrize("command", ["analyze", "info", "dashboard"])
-def test_a_folder_of_which_nothing_can_be_read_takes_one_line(tmp_path: Path, command: str) -> None:
+def test_a_folder_without_a_readable_report_takes_one_line(tmp_path: Path, command: str) -> None:
     for name in ("a.sqlite", "b.sqlite"):
         (tmp_path / name).write_bytes(b"SQLite format 3\0")
     port = ("--port", "0") if command == "dashboard" else ()

@@ -58,7 +58,7 @@ def test_numbers_of_runs_are_written_as_csv(store: Path) -> None:
     assert "choose one of step, compute" in in_process(*csv, "--metric", "steps").line
 
 
-def test_a_name_that_is_taken_is_told_before_the_analysis(store: Path) -> None:
+def test_a_name_that_is_taken_is_an_error_before_the_analysis(store: Path) -> None:
     printed("analyze", DDP, "--save", store, "--name", "a")
     again = in_process("analyze", store.with_name("missing.sqlite"), "--save", store, "--name", "a")
     assert "there is a run named 'a' already" in again.line

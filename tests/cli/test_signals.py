@@ -87,7 +87,7 @@ def is_ended(
     folder: Path, command: Sequence[str], report: Path, programs: Path, how: signal.Signals,
     delay_s: float, usual_code: int | None,
 ) -> bool:  # fmt: skip
-    """Say whether the signal ended the command, of which nothing may be left.
+    """Say whether the signal ended the command; nothing of it may be left.
 
     It may have ended before, with its usual code.
     """

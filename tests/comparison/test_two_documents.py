@@ -112,7 +112,7 @@ def test_clocks_must_be_as_certain_on_both_sides(
 
 
 def steps_with_idle(share: float, seed: int) -> Series:
-    """Return steps of other lengths, the same share of each of which is idle."""
+    """Return steps of different lengths, each idle for the same share."""
     lengths = np.random.default_rng(seed).uniform(1e6, 3e6, 40)
     rows = np.zeros((40, 5))
     rows[:, 0], rows[:, 4] = lengths, share * lengths

@@ -51,7 +51,7 @@ def test_a_click_on_a_step_leads_to_it(
 
 
 def walk(page: Page, chart: str, *keys: tuple[str, str]) -> None:
-    """Press keys, after each of which a chart says where it is, then open the timeline there."""
+    """Press keys; a chart says after each where it is. Then open the timeline there."""
     said = page.locator(f"#{chart} [role=status]")
     for key, place in keys:
         page.keyboard.press(key)

@@ -59,9 +59,8 @@ def test_a_collective_stands_where_the_analysis_matched_it(run: Analysis) -> Non
         ends = [int(one["end"]) for one in shown]
         most = max(clock.rank(number).uncertainty_ns or 0 for number in numbers)
         assert max(ends) - min(ends) <= 2 * most
-        for one in (
-            shown
-        ):  # asked from any of them; in its row, its details and the list of events there, too
+        # Asked from any of them; in its row, its details and the list of events there, too.
+        for one in shown:
             assert ask("collective", id=one["id"]) == answer
             event = ask("event", id=one["id"])
             assert (event["start"], event["row"]) == (one["start"], one["row"])

@@ -18,7 +18,7 @@ const MIN_ROOM = 14; // for a name
 const MARKS = "marks"; // the kind of a row
 const BEFORE_VIEW = { start: 0, span: 1 }; // until it is known what there is to show
 
-const NUMBERED = /^\w+[ #](\d+)$/; // "step 12": of which the number says most
+const NUMBERED = /^\w+[ #](\d+)$/; // "step 12": the number says most
 
 /**
  * As much of a text as fits, measured once, since most letters are about as wide.
@@ -113,7 +113,7 @@ export class TimelinePainter {
     this.clip(0, AXIS, width, height - AXIS, () => this.#names(state));
     this.#pinned(state);
     this.clip(GUTTER, AXIS, this.plotWidth, height - AXIS, () => {
-      drawTogether(this, state); // of which rows stay on top
+      drawTogether(this, state); // after the pinned rows, which it may mark
       drawLinks(this, state);
     });
     drawAxis(this, grid, state);

@@ -40,7 +40,7 @@ export function zoomed({ start, span }, factor, at, extent) {
 export const panned = ({ start, span }, share) => ({ start: start + share * span, span });
 
 /**
- * A view of which an interval fills a share, in its middle.
+ * A view with an interval in its middle, which fills a share of it.
  * @param {number} start
  * @param {number} end
  * @param {number} [share]
@@ -93,7 +93,7 @@ export function extentOf(ranks) {
 const PAUSE_MS = 700; // after which a movement is one of its own
 const MAX_VIEWS = 50;
 
-/** The history of views. A drag or a turn of the wheel makes many, of which one is kept. */
+/** The history of views. A drag or a turn of the wheel makes many; one of them is kept. */
 export class ViewHistory {
   constructor() {
     /** @type {View[]} */
