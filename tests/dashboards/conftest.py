@@ -8,6 +8,7 @@ import shutil
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,15 +16,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from playwright.sync_api import (
-    Browser,
-    BrowserContext,
-    ConsoleMessage,
-    Error,
-    Page,
-    Request,
-    ViewportSize,
-)
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
 
 from dashboards import questions
 from dashboards.server.serving import HOST
@@ -148,19 +141,18 @@ def tabs() -> list[Page]:
 @pytest.fixture
 def page(context: BrowserContext, tabs: list[Page], blank: str) -> Iterator[Page]:
     opened: Any = tabs.pop() if tabs else context.new_page()
-    said: list[ConsoleMessage] = []
-    errors: list[Error] = []
-    requests: list[Request] = []
-    listeners = {"console": said.append, "pageerror": errors.append, "request": requests.append}
+    seen: dict[str, list[Any]] = {"console": [], "pageerror": [], "request": []}
+    # Playwright gives each listener an attribute, which a method of a list cannot have.
+    listeners = {event: partial(several.append) for event, several in seen.items()}
     for event, listener in listeners.items():
         opened.on(event, listener)
     yield opened
     for event, listener in listeners.items():
         opened.remove_listener(event, listener)
-    assert errors == []
-    assert [message.text for message in said if message.type in {"error", "warning"}] == []
+    assert seen["pageerror"] == []
+    assert [one.text for one in seen["console"] if one.type in {"error", "warning"}] == []
     ours = (f"http://{HOST}:", "data:", "blob:")
-    assert [one.url for one in requests if not one.url.startswith(ours)] == []
+    assert [one.url for one in seen["request"] if not one.url.startswith(ours)] == []
     opened.set_viewport_size(WINDOW)
     opened.mouse.move(0, 0)
     opened.goto(blank)
