@@ -20,7 +20,6 @@ from traceprof.communication.readiness import (
     operations_on,
     readiness,
     stream_waits,
-    times_of,
 )
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.host_clock import clocks_disagree, many_are_early
@@ -36,12 +35,15 @@ def compute_after(rank: Rank, times_ns: Int64, stream: Int64) -> Int64:
     Of several that start together it is one on the given stream, else the one that ends first.
     Indices are into all operations of the rank, its groups joined.
     """
-    num = len(rank.operations)
-    graphs = np.arange(num - len(rank.operations.graphs), num)
-    chosen = np.append(np.flatnonzero(~rank.is_communication_kernel), graphs)
-    start, end = times_of(rank, chosen)
-    order = np.lexsort((end, start))
-    chosen, start = chosen[order], start[order]
+    kernels, graphs = rank.operations.kernels, rank.operations.graphs
+    chosen = np.flatnonzero(~rank.is_communication_kernel)
+    start = kernels.start_ns[chosen]
+    if len(graphs):  # kernels alone are in order
+        end = np.append(kernels.ends(chosen), graphs.end_ns)
+        chosen = np.append(chosen, np.arange(-len(graphs), 0) + len(rank.operations))
+        start = np.append(start, graphs.start_ns)
+        order = np.lexsort((end, start))
+        chosen, start = chosen[order], start[order]
     first = np.searchsorted(start, times_ns, side="left")
     operations = np.append(chosen, -1)[first]
     at = np.flatnonzero(operations >= 0)

@@ -92,22 +92,21 @@ class LaunchQueue(Record, frozen=True, eq=False):
     @derived
     def series(self) -> tuple[Int64, Int32]:
         """Queue depth over time: times, ascending int64[k]; the depth from each on, int32[k]."""
-        # All times are nearly in order: stable sorts are quick.
-        entered, left = (
-            np.sort(times[is_known], kind="stable")
-            for times, is_known in (
-                (self.enter_ns, self.launches.call >= 0),
-                (self.leave_ns, self.leave_ns < BEYOND_NS),
-            )
-        )
-        times = np.sort(np.concatenate((entered, left)), kind="stable")
-        num_before = int(np.count_nonzero(self.launches.call < 0))  # before the capture
+        enter, leave = self.enter_ns, self.leave_ns
+        entered = enter[self.launches.call >= 0]  # the others before the capture
+        num_before = len(enter) - len(entered)
+        times = np.append(entered, leave[leave < BEYOND_NS])
+        order = np.argsort(times, kind="stable")  # nearly in order: quick
+        times = times[order]
+        depth = np.cumsum(np.where(order < len(entered), 1, -1), dtype=np.int32)
+        depth += np.int32(num_before)
+        last = np.diff(times, append=BEYOND_NS) != 0
+        times, depth = times[last], depth[last]
         if num_before:
             times = np.append(min(self.launches.start_ns.min(), times[0]) - 1, times)
-        depth = np.searchsorted(entered, times, side="right") + num_before
-        depth -= np.searchsorted(left, times, side="right")
-        changed = np.diff(depth, prepend=0) != 0
-        return times[changed], depth[changed].astype(np.int32)
+            depth = np.append(np.int32(num_before), depth)
+        changed = np.diff(depth, prepend=np.int32(0)) != 0
+        return times[changed], depth[changed]
 
     def series_within(self, start_ns: int, end_ns: int) -> tuple[Int64, Int32]:
         """Return the part of the series with the depth in [start, end]."""
