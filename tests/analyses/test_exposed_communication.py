@@ -194,10 +194,18 @@ def test_late_input_is_what_perfect_overlap_can_gain(tmp_path: Path, reduction_m
     assert assumed(path) == ("communication=0",)  # fewer bytes slow less compute down, too
 
 
-def needed(*, other: bool = False, compute: bool = False) -> TraceBuilder:
-    """Let the compute stream wait for an all-gather, with or without something else to do."""
+def needed(*, before: str = "", other: bool = False, compute: bool = False) -> TraceBuilder:
+    """Let the compute stream wait for an all-gather, with or without something else to do.
+
+    One `before` it runs when it is launched, and is `awaited` by then or `outstanding`.
+    """
     builder = TraceBuilder().kernel(0, 50 * MS, TORCH, launch=(0, 1))
     wait(record(builder, 1, 7, 2), 1, 20, 3)
+    if before:
+        builder.kernel(10 * MS, 45 * MS, ALL_GATHER, launch=(2, 3), stream=20)
+        record(builder, 3, 20, 3)
+    if before == "awaited":
+        wait(builder, 3, 7, 3)
     builder.kernel(50 * MS, 80 * MS, ALL_GATHER, launch=(4, 5), stream=20)
     record(builder, 2, 20, 6)
     if other:
@@ -207,8 +215,9 @@ def needed(*, other: bool = False, compute: bool = False) -> TraceBuilder:
     return wait(builder, 2, 7, 11).kernel(83 * MS, 100 * MS, "needs", launch=(12, 13))
 
 
-def test_needed_at_once(tmp_path: Path) -> None:
-    path = needed().write(tmp_path)
+@pytest.mark.parametrize("before", ["", "awaited"])
+def test_needed_at_once(tmp_path: Path, before: str) -> None:
+    path = needed(before=before).write(tmp_path)
     found = finding(path)
     assert reasons(found) == {"needed_at_once": 30 * MS, "waiting": None}
     assert found.evidence[0].label == "AllGather: 30 ms of 30 ms needed at once by needs"
@@ -216,8 +225,8 @@ def test_needed_at_once(tmp_path: Path) -> None:
     assert assumed(path) == ("perfect-overlap",)  # as many bytes as before
 
 
-@pytest.mark.parametrize("also", [{"other": True}, {"compute": True}])
-def test_not_needed_at_once(tmp_path: Path, also: dict[str, bool]) -> None:
+@pytest.mark.parametrize("also", [{"before": "outstanding"}, {"other": True}, {"compute": True}])
+def test_not_needed_at_once(tmp_path: Path, also: dict[str, Any]) -> None:
     assert "needed_at_once" not in reasons(judged(needed(**also), tmp_path))
 
 
