@@ -86,7 +86,7 @@ screenshots: $(VENV)/installed-test  ## Take the README's pictures of the dashbo
 	$(BIN)/python docs/screenshots.py
 	$(BIN)/python docs/screenshots.py --tour build/tour
 
-mutants: $(VENV)/installed-test  ## Change the code in 450 places and count how many changes the quick tests notice (an hour)
+mutants: $(VENV)/installed-test  ## Change the code in 450 places and count how many changes make test notices (an hour)
 	$(call install,$(VENV),--editable '.[mutants]')
 	rm -rf build/mutants
 	$(BIN)/python -m tests.mutants --per-room 50 --seed 1

@@ -1,4 +1,4 @@
-"""Mutation testing: the share of small changes of the code that the quick tests notice.
+"""Mutation testing: the share of small changes of the code that the tests of `make test` notice.
 
 Run it with `make mutants`. The operators are those of cosmic-ray, which itself starts all tests for
 each mutant. Here a seeded sample is drawn, the same number for each room. A process that has
@@ -47,7 +47,7 @@ _TESTED = tuple(
         "instrument", "ranks", "recording", "reference", "replay", "reports",
     )
 )  # fmt: skip
-_QUICK = ("-n", "0", "-q", "-p", "no:cacheprovider", "-m", "not slow and not long")
+_OPTIONS = ("-n", "0", "-q", "-p", "no:cacheprovider", "-m", "not long")
 _PLUGIN = ("-p", "tests.mutants")
 _MAX_CPU_S = 5.0  # for the tests of one mutant, as they were measured
 _MAX_WALL_S = 600
@@ -89,7 +89,7 @@ class Mutant:
     change: str = ""
     num_tests: int = 0
     outcome: str = ""
-    """`killed`, `survived`, `timeout`, or `not run`, if no quick test executes the statement."""
+    """`killed`, `survived`, `timeout`, or `not run`, if no test executes the statement."""
     killer: str = ""
 
     @property
@@ -194,13 +194,13 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _measure(work: Path) -> None:
-    """Run the quick tests once, and record which test runs which line, and for how long."""
+    """Run the tests once, and record which test runs which line, and for how long."""
     folder = _copy(work / "measured")
     sources = ",".join(ROOMS.values())
     (folder / "coverage.ini").write_text(f"[run]\nsource={sources}\ndata_file={work}/coverage\n")
     options = ("--cov", "--cov-config=coverage.ini", "--cov-report=", "--cov-context=test")
     subprocess.run(
-        [sys.executable, "-m", "pytest", *_QUICK, *_PLUGIN, *options, *_TESTED],
+        [sys.executable, "-m", "pytest", *_OPTIONS, *_PLUGIN, *options, *_TESTED],
         cwd=folder,
         env=_environment(folder) | {_RECORD: str(work / "tests.json")},
         check=False,
@@ -376,7 +376,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 def _command(job: Path) -> list[str]:
     options = ("-x", "-s", "-p", "no:rerunfailures", f"--basetemp={job.with_suffix('')}")
-    return [sys.executable, "-m", "pytest", *_QUICK, *_PLUGIN, *options]
+    return [sys.executable, "-m", "pytest", *_OPTIONS, *_PLUGIN, *options]
 
 
 def _judged(work: Path) -> dict[tuple[str, str, int], Mutant]:
