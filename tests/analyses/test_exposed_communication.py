@@ -338,7 +338,7 @@ def test_a_late_rank_that_waits_itself_is_not_the_one_to_fix(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3])
-def test_ranks_that_are_late_in_turn(tmp_path: Path, num_ranks: int) -> None:
+def test_ranks_that_are_late_at_different_times(tmp_path: Path, num_ranks: int) -> None:
     """Another rank comes last each time."""
     builder = TraceBuilder()
     for rank, pid in enumerate((100, 200, 300)[:num_ranks]):
@@ -351,7 +351,9 @@ def test_ranks_that_are_late_in_turn(tmp_path: Path, num_ranks: int) -> None:
     found = finding(builder.write(tmp_path))
     said = "rank 1 and 1 more" if num_ranks == 3 else "rank 1,"
     assert f"waiting for {said}" in found.title
-    what = "what makes 2 ranks late in turn, rank 1 most," if num_ranks == 3 else "rank 1"
+    what = "rank 1"
+    if num_ranks == 3:
+        what = "the 2 ranks that are late at different times, rank 1 above all,"
     assert found.advice[0].startswith(f"Fix {what} first")
 
 

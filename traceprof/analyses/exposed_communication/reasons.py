@@ -511,7 +511,8 @@ def advice(
     late = late_ranks(operations, operations.is_usual)
     who = "late ranks" if operations.root is None else f"rank {operations.root}"
     if late and 2 * max(late.values()) <= sum(late.values()):
-        who = f"what makes {len(late)} ranks late in turn, rank {next(iter(late))} most,"
+        most = next(iter(late))
+        who = f"the {len(late)} ranks that are late at different times, rank {most} above all,"
     lines = [remedy.text(operation, who) for remedy in chosen]
     lines += _what_to_record(operations, how_to_collect)
     # What is long where waits are not known may be waiting: then no bytes help.
