@@ -27,11 +27,11 @@ sys.stdin.readline()
 
 @pytest.fixture
 def ranges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """Record what a tool is told."""
-    told: list[str] = []
-    monkeypatch.setattr(nvtx_ranges, "connect", lambda _: functions_into(told))
+    """Record the calls of a tool."""
+    calls: list[str] = []
+    monkeypatch.setattr(nvtx_ranges, "connect", lambda _: functions_into(calls))
     monkeypatch.setattr(nsight_capture, "_session_file", lambda: tmp_path / "session")
-    return told
+    return calls
 
 
 def test_it_stays_open_until_the_last_rank_is_done(ranges: list[str], tmp_path: Path) -> None:

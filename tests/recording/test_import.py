@@ -103,12 +103,12 @@ def test_what_is_not_imported_is_left(
 ) -> None:
     if importer is not None:
         program(installed / "host-linux-x64" / "QdstrmImporter", importer)
-    folder, reports, told = recorded(tmp_path)
+    folder, reports, printed = recorded(tmp_path)
     (left,) = folder.glob("*.qdstrm")
     assert left.read_text() == RECORDED
     assert (reports, [*folder.glob("*.nsys-rep")]) == ([], [])
-    assert said in told
-    assert not_said not in told
+    assert said in printed
+    assert not_said not in printed
 
 
 @pytest.mark.parametrize("library", ["", "usr/lib/nsight-systems", "lib/nsight-systems"])

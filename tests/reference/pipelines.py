@@ -101,7 +101,7 @@ def bubbles(path: Path) -> list[dict[str, int]]:
 def stage_orders(folder: Path) -> list[list[int]]:
     """Ranks of each pipeline in the order of their first forwards, from traces of torch.profiler.
 
-    Streams of sends and receives belong together whose ends differ by what varies least.
+    A stream of sends belongs to the stream of receives whose ends are most regularly apart.
     """
     ends: dict[tuple[int, int], list[float]] = {}
     first: dict[int, float] = {}

@@ -209,7 +209,7 @@ def test_random_counters(tmp_path: Path) -> None:
 
 
 def test_rates_of_samples_are_their_means(tmp_path: Path) -> None:
-    """Ten samples of 20 GB/s, less than the first and the last millisecond of which are shown."""
+    """Ten samples of 20 GB/s; of the first and the last one, half a millisecond is shown."""
     path = nic(TraceBuilder().gpu(A100).kernel(0, 10_000_000)).write(tmp_path)
     limits = np.array([500_000, 5_000_000, 9_500_000], np.int64)
     with ranks_of(path) as (rank,):
