@@ -1,4 +1,4 @@
-"""An independent reference for the phases of a program, for tests only: plain loops over periods.
+"""An independent reference for the phases of a program, for tests only: loops over its periods.
 
 * A phase: periods in a row that begin with a kernel of the same name and shape.
 * Its steady steps: all but the last one, which nothing follows, and leading ones longer than 1.05
@@ -6,6 +6,7 @@
 * The longest phase: the one whose steady steps take most time together.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -13,7 +14,6 @@ import numpy as np
 
 from tests.reference.nsight_export import COMPUTE, Export
 from tests.reference.spans import Span, clipped, length, union, without
-from tests.reference.training import training
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,11 @@ class ReferencePhase:
         return sum(idle) / len(idle)
 
 
-def phases(export: Export, process: int, device: int) -> list[ReferencePhase]:
+def phases(
+    export: Export, process: int, device: int, steps: Sequence[Span]
+) -> list[ReferencePhase]:
     operations = export.ranks[process, device]
     shapes = {op.start: (op.name, op.shape) for op in operations if op.kind == COMPUTE}
-    steps = [(step.start, step.end) for step in training(export, process, device).steps]
     busy = union((op.start, op.end) for op in operations)
     found = []
     for _, group in groupby(steps, lambda step: shapes[step[0]]):

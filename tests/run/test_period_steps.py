@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from tests.reference.nsight_export import Export
-from tests.reference.training import training
 from tests.support.builders import ALL_REDUCE, US, TraceBuilder, solver
 from tests.support.databases import cut
 from tests.support.selection import known
@@ -51,12 +49,6 @@ def test_an_iteration_of_a_solver_is_a_step(tmp_path: Path) -> None:
         assert (rank.steps.start_ns - known(rank.host_steps).start_ns).tolist() == [5 * US] * 12
         window = known(choose_window(rank, steps=(2, 4)))
         assert (window.start_ns, window.end_ns) == (rank.steps.start_ns[2], rank.steps.start_ns[4])
-
-
-def reference_starts(path: Path) -> list[int]:
-    export = Export(path)
-    (key,) = export.ranks
-    return [step.start for step in training(export, *key).steps]
 
 
 def marked(trace: TraceBuilder) -> TraceBuilder:
@@ -321,7 +313,6 @@ def test_an_evaluation_after_every_tenth_step_interrupts_the_steps(
         rare, last = [*range(9, 79, 10)], [79]
         assert np.flatnonzero(uses == StepUse.RARE).tolist() == rare
         assert np.flatnonzero(uses != StepUse.STEADY).tolist() == [*rare, *last]
-    assert reference_starts(path) == steps.start_ns.tolist()
     with ranks_of(with_evaluations("scale").write(tmp_path / "none.sqlite")) as (rank,):
         assert known(rank.periods).phases[0].num_kernels == 78
     marked = with_evaluations("scale", is_marked=True).write(tmp_path / "marked.sqlite")
@@ -351,8 +342,9 @@ def test_what_repeats_itself_within_a_step_is_none(
     path = solver(num, step).write(tmp_path)
     with ranks_of(path) as (rank,):
         assert known(rank.periods).phases[0].num_kernels == len(step)
-        starts = known(rank.steps).start_ns.tolist()
-    assert reference_starts(path) == starts
+        assert np.diff(known(rank.steps).start_ns).tolist() == [(20 + 32 * len(step)) * US] * (
+            num - 1
+        )
 
 
 def between_collectives(
@@ -400,7 +392,6 @@ def test_equal_kernels_between_collectives_are_a_step(
         # Each begins with the GEMM after an AllReduce.
         collectives = rank.operations.kernels.start_ns[rank.is_communication_kernel]
         assert (np.searchsorted(steps.start_ns, collectives) == np.arange(1, 31)).all()
-    assert len(reference_starts(path)) == 30
 
 
 def test_collectives_whose_place_varies_end_steps(tmp_path: Path) -> None:
@@ -410,7 +401,6 @@ def test_collectives_whose_place_varies_end_steps(tmp_path: Path) -> None:
         collectives = rank.operations.kernels.start_ns[rank.is_communication_kernel]
         steps = known(rank.steps)
         assert (np.searchsorted(steps.start_ns, collectives) == np.arange(1, 31)).all()
-    assert reference_starts(path) == steps.start_ns.tolist()
 
 
 def test_a_collective_after_every_tenth_iteration_is_inserted(tmp_path: Path) -> None:

@@ -159,7 +159,9 @@ def test_real_phases_are_those_of_the_reference(names: list[str], traces: Path) 
     num_in_phase = 0
     for rank in analysis.run.ranks:
         key = (rank.process, known(rank.device))
-        found = phases(export_of(paths[rank.report]), *key)
+        measures = [step.measures for step in breakdowns[rank.rank].steps]
+        steps = [(one.window_start_ns, one.window_start_ns + one.window_ns) for one in measures]
+        found = phases(export_of(paths[rank.report]), *key, steps)
         named = steps_phases(breakdowns[rank.rank])
         assert len(named) == (len(found) if len(found) > 1 else 0)
         at = longest(found)
