@@ -70,7 +70,7 @@ validation: $(VENV)/installed  ## Write docs/validation.md from the recordings i
 	$(BIN)/python docs/validation.py
 	$(BIN)/python docs/reruns.py
 
-sample: $(VENV)/installed  ## Write the sample traces anew, and what analyze prints of each
+sample: $(VENV)/installed-test  ## Write the sample traces anew, what analyze prints of each, and what the dashboard shows of some
 	rm -f sample_traces/*.sqlite sample_traces/*.truth.json sample_traces/*.txt
 	$(BIN)/python -m sample_traces.simulator ddp --gpus 2 --steps 6 --kernels-per-step 40 --seed 1 \
 		-o sample_traces/ddp.sqlite
@@ -81,6 +81,7 @@ sample: $(VENV)/installed  ## Write the sample traces anew, and what analyze pri
 	for report in sample_traces/*.sqlite; do \
 		$(BIN)/traceprof analyze --verbose $$report -o $${report%.sqlite}.txt || exit 1; \
 	done
+	$(BIN)/python -m tests.support.pages
 
 screenshots: $(VENV)/installed-test  ## Take the README's pictures of the dashboard, and a tour of all pages into build/tour (needs chromium)
 	$(BIN)/python docs/screenshots.py

@@ -303,6 +303,7 @@ def _metrics(finding: Finding) -> Component:
     entries = [
         html.Div([html.Dt(name), html.Dd(metric_text(name, value))])
         for name, value in finding.metrics.items()
+        if value is not None or name != "step_cause"  # then it is the cause in all of the time
     ]
     return ui.folded(
         f"Numbers of rank {finding.rank}",
