@@ -9,7 +9,6 @@ from collections import Counter
 from pathlib import Path
 
 import grimp
-import pytest
 
 from traceprof.analyses.registry import ANALYSES
 
@@ -188,53 +187,18 @@ def test_every_test_asserts_something() -> None:
 
 _TAKES = {"acquire", "get_nowait"}  # of locks, semaphores and queues
 _QUEUES = {"queue", "multiprocessing"}  # modules that have some
-WORKERS = {
-    ("dashboards/questions.py", "self._answer"),
-    ("dashboards/server/serving.py", "self._application_of"),
-    ("dashboards/server/serving.py", "self._serve"),
-    ("dashboards/timeline/store.py", "self._work"),
-    ("instrument/nsight_capture.py", "self._close"),
-    ("instrument/torch_trace.py", "_compress"),
-    ("instrument/watching.py", "work"),  # `_run` and `_say`
-    ("traceprof/execution/many_reports.py", "measure_file"),
-    ("traceprof/execution/workers.py", "_result_of"),
-    ("traceprof/execution/workers.py", "os.getpid"),
-}
-"""Functions that run in a thread, a fork, or on another machine: look at what a new one takes."""
 
 
-@pytest.fixture(scope="module")
-def calls() -> list[tuple[str, ast.Call]]:
-    """Return all calls of the packages, each with its file."""
-    return [
-        (str(path.relative_to(ROOT)), node)
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call)
-    ]
-
-
-def test_locks_and_queues_are_taken_by_with(calls: list[tuple[str, ast.Call]]) -> None:
+def test_locks_and_queues_are_taken_by_with() -> None:
     taken = [
-        (path, call.lineno)
-        for path, call in calls
-        if isinstance(call.func, ast.Attribute)
+        (str(path.relative_to(ROOT)), call.lineno)
+        for path in SOURCES
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
         and (
             call.func.attr in _TAKES
             or (ast.unparse(call.func.value) in _QUEUES and call.func.attr.endswith("Queue"))
         )
     ]
     assert taken == []
-
-
-def test_every_function_of_a_worker_is_known(calls: list[tuple[str, ast.Call]]) -> None:
-    found = set()
-    for path, call in calls:
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-        if name == "submit":
-            found.add((path, ast.unparse(call.args[0])))
-        elif name == "Thread":
-            found |= {
-                (path, ast.unparse(key.value)) for key in call.keywords if key.arg == "target"
-            }
-    assert found == WORKERS
