@@ -17,24 +17,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
 LOWEST = ROOT / "constraints-lowest.txt"
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-EXTRAS = "dashboard,distributed,doctor,export,query,zstd"
+EXTRAS = "dashboard,distributed,export,query,zstd"
 """Every extra that is for users but `instrument`: the training environment chooses its torch."""
 DEMO = ("traceprof", "analyze", "sample_traces/training.sqlite")
 IMPORTS = "import dashboards, instrument; from traceprof import *"
 HEADER = """\
 # Versions with which traceprof is tested: pip install -c constraints.txt .
-# Written by `make constraints` from empty environments of each Python.
+# Written by `make constraints`, which solves them for all Pythons.
 """
-
-
 LOWEST_HEADER = """\
 # The lowest versions that pyproject.toml allows, and what goes with them, in Python 3.10.
 # Written by `make constraints`, which solves them; `make versions` runs tests with them.
@@ -129,36 +126,13 @@ def check(distribution: Path, python: Path, shown: str) -> None:
         sys.exit(f"{distribution.name} prints something else:\n{printed}")
 
 
-def frozen(distribution: Path, python: Path) -> dict[str, str]:
-    """Return the packages that all extras bring, with the newest versions that there are."""
-    with tempfile.TemporaryDirectory() as name:
-        programs = install(python, f"{distribution}[{EXTRAS}]", Path(name) / "env", None)
-        lines = run(programs / "python", "-m", "pip", "freeze").splitlines()
-    pairs = [line.split("==") for line in lines if "==" in line]
-    return {package: version for package, version in pairs if package != "traceprof"}
-
-
-def constraints(packages: dict[str, dict[str, str]]) -> str:
-    """Return constraints.txt, a line for each version, from the packages of each Python."""
-    lines = []
-    for package in sorted({name for pins in packages.values() for name in pins}, key=str.lower):
-        pythons = defaultdict(list)
-        for python, pins in packages.items():
-            if package in pins:
-                pythons[pins[package]].append(python)
-        for version, having in pythons.items():
-            marker = "" if len(having) == len(packages) else f" ; {_marker(having)}"
-            lines.append(f"{package}=={version}{marker}\n")
-    return HEADER + "".join(lines)
-
-
-def lowest(python: Path) -> str:
+def solved(python: Path, header: str, *how: str) -> str:
+    """Return versions that go together, those of the extras too, as uv finds them."""
     with tempfile.TemporaryDirectory() as name:
         uv = install(python, "uv", Path(name) / "env", None) / "uv"
-        solve = (uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate")
-        how = ("--resolution", "lowest-direct", "--python-version", VERSIONS[0])
+        words = ("--no-header", "--no-annotate", "--no-emit-package", "pip", *how)
         extras = [word for extra in EXTRAS.split(",") for word in ("--extra", extra)]
-        return LOWEST_HEADER + run(*solve, *how, *extras, "pyproject.toml")
+        return header + run(uv, "pip", "compile", "--quiet", *words, *extras, "pyproject.toml")
 
 
 def check_tests(python: Path, limits: Path | None) -> None:
@@ -185,10 +159,6 @@ def check_lowest(pythons: dict[str, Path]) -> None:
         print(f"the lowest versions are not tried: Python {VERSIONS[0]} is not at hand", flush=True)
 
 
-def _marker(pythons: Iterable[str]) -> str:
-    return " or ".join(f'python_version == "{python}"' for python in pythons)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("folder", type=Path, nargs="?", help="with the wheel and the sdist")
@@ -206,10 +176,11 @@ def main() -> int:
     if not pythons:
         sys.exit(f"no Python {', '.join(VERSIONS)} with venv is on PATH")
     if arguments.constraints:
-        [wheel] = [path for path in distributions if path.suffix == ".whl"]
-        packages = {version: frozen(wheel, python) for version, python in pythons.items()}
-        CONSTRAINTS.write_text(constraints(packages), encoding="utf-8")
-        LOWEST.write_text(lowest(next(iter(pythons.values()))), encoding="utf-8")
+        python, oldest = next(iter(pythons.values())), ("--python-version", VERSIONS[0])
+        newest_versions = solved(python, HEADER, "--universal", *oldest)
+        CONSTRAINTS.write_text(newest_versions, encoding="utf-8")
+        lowest_versions = solved(python, LOWEST_HEADER, "--resolution", "lowest-direct", *oldest)
+        LOWEST.write_text(lowest_versions, encoding="utf-8")
     shown = run(Path(sys.executable).with_name(DEMO[0]), *DEMO[1:])
     for version, python in pythons.items():
         for distribution in distributions:

@@ -5,19 +5,9 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
-    Trace,
-    TracePacket,
-    TrackEvent,
-)
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
 
-from traceprof.reports.perfetto.packets import (
-    fixed_numbers,
-    messages,
-    numbers,
-    tag_of,
-    written,
-)
+from traceprof.reports.perfetto.packets import fixed_numbers, messages, numbers, tag_of, written
 
 PACKET = tag_of(Trace(packet=[TracePacket()]))
 TIME = tag_of(TracePacket(timestamp=1))
