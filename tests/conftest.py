@@ -101,10 +101,14 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a part of the long tests be run: `--part 1/4` to `--part 4/4` together are all."""
+    """Let a part of the long tests be run, and what tests keep be written anew.
+
+    `--part 1/4` to `--part 4/4` together are all.
+    """
     parser.addoption(
         "--part", metavar="N/OF", help="of the long tests, run every OF-th, from the N-th on"
     )
+    parser.addoption("--keep", action="store_true", help="write the claims that tests keep anew")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grimp
 
+from tests.support.kept_claims import kept_texts
 from traceprof.analyses.registry import ANALYSES
 
 TESTS = Path(__file__).parent
@@ -50,6 +51,14 @@ def test_what_tests_share_is_in_support_or_reference() -> None:
 def test_there_are_no_tests_in_support() -> None:
     assert list((TESTS / "support").rglob("*.py"))
     assert list((TESTS / "support").rglob("test_*")) == []
+
+
+def test_each_text_that_is_kept_is_of_a_test() -> None:
+    texts = sorted(TESTS.rglob("test_*.txt"))
+    assert texts
+    for path in texts:
+        tests = set(re.findall(r"(?m)^def (test_\w+)", path.with_suffix(".py").read_text()))
+        assert {name.partition("[")[0] for name in kept_texts(path)} <= tests, path
 
 
 def test_each_folder_of_tests_has_the_name_of_what_it_tests() -> None:

@@ -30,6 +30,7 @@ def root(tmp_path: Path) -> Path:
         (["traceprof/units.py"], ["tests/test_units.py"]),
         (["dashboards/pages/run.py"], ["tests/dashboards"]),
         (["tests/host/test_waits.py"], ["tests/host/test_waits.py"]),
+        (["tests/host/test_waits.txt"], ["tests/host/test_waits.py"]),
         (["docs/h100.md"], ["tests/docs"]),
         (["tests/support/builders.py", "traceprof/run/clock.py"], ["tests"]),
         (["sample_traces/x.sqlite"], ["tests"]),

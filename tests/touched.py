@@ -39,8 +39,11 @@ def _near(path: Path, root: Path) -> Iterator[Path]:
     """Yield the tests that stand where the subject does."""
     tests = root / "tests"
     if path.parts[0] == "tests":
-        if (root / path).is_file():
-            yield root / path if path.name.startswith("test_") else (root / path).parent
+        if path.name.startswith("test_"):  # or what is kept beside one
+            test = root / path.with_suffix(".py")
+            yield from [test] if test.is_file() else []
+        elif (root / path).is_file():
+            yield (root / path).parent
     elif path.parts[0] in PACKAGES:
         skipped = 1 if path.parts[0] in ("traceprof", "sample_traces") else 0
         inner = Path(*path.parts[skipped:])

@@ -16,12 +16,12 @@ from tests.support.builders import (
     label,
     prepare,
 )
-from tests.support.claims import only_finding, only_gap, results_of
+from tests.support.claims import only_gap, results_of
+from tests.support.kept_claims import Kept
 from tests.support.traces import SAMPLE_FOLDER, ranks_of
 from traceprof.analyses import collectives
 from traceprof.analyses.collectives import CollectivesResult
 from traceprof.communication.messages import best_time_and_latency
-from traceprof.findings import Severity
 from traceprof.run.opening import Window
 
 SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL()"
@@ -193,37 +193,6 @@ def small_ones(number: int, *, hidden: bool = False) -> TraceBuilder:
     return builder
 
 
-def test_many_small_ones(tmp_path: Path) -> None:
-    finding = only_finding(collectives.findings(result(small_ones(20), tmp_path)))
-    assert dict(finding.metrics) == {
-        "num_operations": 20,
-        "median_bytes": 4096,
-        "latency_share": 1.0,
-        "coverage": 1.0,
-    }
-    assert (finding.severity, finding.impact_ns) == (Severity.HIGH, 200 * US)
-    assert finding.impact_fraction == pytest.approx(200 / 490)
-    (evidence,) = finding.evidence
-    assert evidence.label == "20 × AllReduce of 4.1 kB at the median"
-
-
-def test_a_few_small_ones_are_nothing(tmp_path: Path) -> None:
-    assert collectives.findings(result(small_ones(19), tmp_path)) == []
-
-
-def test_small_ones_that_compute_hides_cost_nothing(tmp_path: Path) -> None:
-    found = result(small_ones(20, hidden=True), tmp_path)
-    assert (found.small.num_operations, found.small.avoidable_ns) == (20, 0)
-    assert collectives.findings(found) == []
-
-
-def test_without_sizes_it_says_how_to_collect_them(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 9, ALL_REDUCE, launch=(3, 5))
-    missing = only_gap(collectives.findings(result(builder, tmp_path)))
-    assert "--trace=cuda,nvtx" in missing.how_to_collect
-    assert collectives.findings(result(TraceBuilder().kernel(0, 9), tmp_path / "..")) == []
-
-
 def test_calls_without_payloads_need_another_export_only(traces: Path) -> None:
     for found in results(traces / "h100x2_torchrun_nccl_on_compute_stream.sqlite"):
         missing = only_gap(collectives.findings(found))
@@ -238,3 +207,13 @@ def test_bus_bandwidth_against_the_peak_of_the_machine() -> None:
     for use in uses:
         assert use.busbw_gb_per_s is not None
         assert use.utilization == use.busbw_gb_per_s / 300
+
+
+@pytest.mark.parametrize(("num", "hidden"), [(20, False), (19, False), (20, True), (0, False)])
+def test_small_ones(num: int, hidden: bool, tmp_path: Path, kept: Kept) -> None:
+    kept(collectives.findings(result(small_ones(num, hidden=hidden), tmp_path)))
+
+
+def test_without_sizes_it_says_how_to_collect_them(tmp_path: Path, kept: Kept) -> None:
+    builder = TraceBuilder().kernel(0, 9, ALL_REDUCE, launch=(3, 5))
+    kept(collectives.findings(result(builder, tmp_path)))

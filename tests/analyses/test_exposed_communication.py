@@ -13,8 +13,9 @@ from tests.reference.gpu_programs import Program, reducing
 from tests.reference.streams import read
 from tests.support.builders import ALL_GATHER, ALL_REDUCE, SEND_RECV, TraceBuilder, record, wait
 from tests.support.changes import on_one_clock
+from tests.support.kept_claims import Kept
 from tests.support.selection import known, long_after
-from tests.support.traces import GPU_SAMPLES, analysis_of, ranks_of
+from tests.support.traces import GPU_SAMPLES, analysis_of, closed_analysis, ranks_of
 from traceprof.analyses import exposed_communication
 from traceprof.analyses.exposed_communication import ExposedCommunicationResult
 from traceprof.analyses.exposed_communication.reasons import CLOCKS, UNMATCHED, link_rate
@@ -53,101 +54,44 @@ def assumed(path: Path) -> tuple[str, ...]:
     return exposed_communication.FINDINGS[exposed_communication.ID].assumed([], results)
 
 
-def reasons(found: Finding) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        reason.name.lower(): found.metrics[reason.metric] for reason in Reason
-    }
-    assert found.metrics["exposed_ns"] == sum(value or 0 for value in values.values())
-    return {name: value for name, value in values.items() if value != 0}
-
-
-def judged(builder: TraceBuilder, tmp_path: Path) -> Finding:
-    return finding(builder.write(tmp_path))
-
-
-def test_input_that_came_late(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 60 * MS, TORCH, launch=(0, 1))
-    builder.kernel(60 * MS, 80 * MS, ALL_REDUCE, launch=(2, 3), stream=20)
-    builder.kernel(80 * MS, 100 * MS, launch=(4, 5))
-    found = judged(builder, tmp_path)
-    assert reasons(found) == {"late_input": 20 * MS, "waiting": None}
-    assert "20 ms for input that came late" in found.title
-    (evidence,) = found.evidence
-    assert evidence.label == (
-        "AllReduce: 20 ms of 20 ms for input that came late, from"
-        " at::native::vectorized_elementwise_kernel"
-    )
-    said = " ".join(found.advice)
-    assert "bucket_cap_mb" in said
-    assert "--cuda-event-trace=true" in said
-    assert "reports of all ranks" in said
-
-
-def test_advice_for_buckets_needs_pytorch_and_an_all_reduce(tmp_path: Path) -> None:
-    for name, kernel in ((ALL_REDUCE, "gemm"), (SEND_RECV, TORCH), (ALL_GATHER, TORCH)):
-        builder = TraceBuilder().kernel(0, 60 * MS, kernel, launch=(0, 1))
-        builder.kernel(60 * MS, 80 * MS, name, launch=(2, 3), stream=20)
-        builder.kernel(80 * MS, 100 * MS, launch=(4, 5))
-        path = builder.write(tmp_path / f"{name[:30]}.sqlite")
-        assert "bucket_cap_mb" not in " ".join(finding(path).advice)
-
-
-@pytest.mark.parametrize("peer", [None, 1])
-def test_advice_for_pipelines_needs_a_known_peer(tmp_path: Path, peer: int | None) -> None:
-    """Sends and receives alone may be an all-to-all."""
-    builder = TraceBuilder().kernel(0, 60 * MS, TORCH, launch=(0, 1))
+def late_input(
+    kernel: str = TORCH, name: str = ALL_REDUCE, peer: int | None = None
+) -> TraceBuilder:
+    builder = TraceBuilder().kernel(0, 60 * MS, kernel, launch=(0, 1))
     if peer is not None:
         builder.label(f"isend dst={peer} bytes=64 group=0 rank=0 size=2 seq=0", 2, 9)
-    builder.kernel(60 * MS, 80 * MS, SEND_RECV, launch=(3, 4), stream=20)
-    builder.kernel(80 * MS, 100 * MS, launch=(10, 11))
-    advice = " ".join(judged(builder, tmp_path).advice)
-    assert ("micro-batches" in advice) == (peer is not None)
+    builder.kernel(60 * MS, 80 * MS, name, launch=(3, 4), stream=20)
+    return builder.kernel(80 * MS, 100 * MS, launch=(10, 11))
 
 
-def test_launched_late_by_the_host(tmp_path: Path) -> None:
+def launched_late() -> TraceBuilder:
     builder = TraceBuilder().kernel(0, 10 * MS, "producer", launch=(0, 1))
     builder.kernel(10 * MS, 60 * MS, "other", launch=(2, 3), tid=1001)
     builder.kernel(60 * MS, 75 * MS, ALL_REDUCE, launch=(40 * MS, 59 * MS), stream=20)
-    builder.kernel(75 * MS, 100 * MS, "next", launch=(60 * MS, 61 * MS))
-    found = judged(builder, tmp_path)
-    assert reasons(found) == {"late_launch": 15 * MS, "waiting": None}
-    assert found.evidence[0].label.endswith("launched late by the host, before next")
-    assert "Launch it before" in found.advice[0]
+    return builder.kernel(75 * MS, 100 * MS, "next", launch=(60 * MS, 61 * MS))
 
 
-@pytest.mark.parametrize(
-    ("kernel", "said"), [("gemm", "process groups of their own"), (TORCH, "bf16_compress_hook")]
-)
-def test_queued_behind_other_communication(tmp_path: Path, kernel: str, said: str) -> None:
+def queued(kernel: str) -> TraceBuilder:
     """Buckets of DDP share the links of their ranks: side by side they are not faster."""
     builder = TraceBuilder().kernel(0, 50 * MS, kernel, launch=(0, 1), tid=1001)
     builder.kernel(10 * MS, 50 * MS, ALL_REDUCE, launch=(2, 3), stream=20)
     builder.kernel(50 * MS, 80 * MS, ALL_REDUCE, launch=(4, 5), stream=20)
-    builder.kernel(80 * MS, 100 * MS, kernel, launch=(6, 7), tid=1001)
-    found = judged(builder, tmp_path)
-    assert reasons(found) == {"queued": 30 * MS, "waiting": None}
-    assert said in found.advice[0]
-    assert kernel != TORCH or "nccl-serialization" not in " ".join(found.advice)
+    return builder.kernel(80 * MS, 100 * MS, kernel, launch=(6, 7), tid=1001)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [(ALL_REDUCE, "async_op=True"), (SEND_RECV, "batch_isend_irecv")]
-)
-def test_on_the_stream_of_the_compute_that_follows(tmp_path: Path, name: str, said: str) -> None:
+def on_the_stream_of_compute(name: str) -> TraceBuilder:
+    """Two kernels follow at once: the one on its own stream counts."""
     builder = TraceBuilder().kernel(0, 50 * MS, TORCH, launch=(0, 1))
     builder.kernel(50 * MS, 80 * MS, name, launch=(2, 3))
-    # Both begin at once: the one on its own stream counts.
     builder.kernel(80 * MS, 90 * MS, "elsewhere", launch=(4, 5), stream=8)
-    builder.kernel(80 * MS, 100 * MS, "here", launch=(6, 7))
-    found = judged(builder, tmp_path)
-    assert reasons(found) == {"same_stream": 30 * MS, "waiting": None}
-    assert found.evidence[0].label.endswith("on the stream of here, which follows")
-    assert said in found.advice[0]
-    assert ("async_op=True" in " ".join(found.advice)) == (name == ALL_REDUCE)
+    return builder.kernel(80 * MS, 100 * MS, "here", launch=(6, 7))
 
 
-def test_longer_than_the_compute_that_could_hide_it(tmp_path: Path) -> None:
+def longer_than_compute() -> TraceBuilder:
     """Three reductions in line, ready at 50, 51 and 52 ms, after 20 ms of compute beside nothing.
+
+    Of 75 ms beside nothing but 10 ms of compute: those 10 hide the first one, and count as queued
+    behind it for both others; 20 ms could have hidden more, had the input been there at 30 ms.
 
     ```
     stream  7   [0 first 30] [30 second 50] [50 next 60]                      [125 step 130]
@@ -161,15 +105,23 @@ def test_longer_than_the_compute_that_could_hide_it(tmp_path: Path) -> None:
         at, host = (50 + 25 * number) * MS, 6 + 2 * number
         builder.kernel(at, at + 25 * MS, ALL_REDUCE, launch=(host, host + 1), stream=20)
     builder.kernel(50 * MS, 60 * MS, TORCH, launch=(12, 13))
-    builder.kernel(125 * MS, 130 * MS, TORCH, launch=(14, 15))
-    found = judged(builder, tmp_path)
-    # Of 75 ms beside nothing but 10 ms of compute: those 10 hide the first one, and count as queued
-    # behind it for both others; 20 ms could have hidden more, had the input been there at 30 ms.
-    assert reasons(found) == {
-        "queued": 20 * MS, "late_input": 20 * MS, "transfer": 25 * MS, "waiting": None,
-    }  # fmt: skip
-    assert "25 ms longer than the compute that could hide it" in found.title
-    assert "Send half the bytes" in " ".join(found.advice)
+    return builder.kernel(125 * MS, 130 * MS, TORCH, launch=(14, 15))
+
+
+def disagreeing_clocks(*, is_read_early: bool) -> TraceBuilder:
+    """Operations begin before their launch, or are read before they end."""
+    builder = TraceBuilder()
+    for index in range(4):
+        at = 100 * MS * (index + 1)
+        launched = 4 * MS * index if is_read_early else at
+        builder.kernel(at, at + 60 * MS, launch=(launched + 1, launched + 2))
+        launch = launched, launched + 1
+        builder.kernel(at + 60 * MS, at + 99 * MS, ALL_REDUCE, stream=20, launch=launch)
+        if is_read_early:
+            launch = launched + 4, launched + 2 * MS
+            end = at + 99 * MS + 1
+            builder.memcpy(end - 1, end, "DtoH", bytes=4, pageable=True, launch=launch)
+    return builder
 
 
 @pytest.mark.parametrize("reduction_ms", [0.9, 2.2, 5.0])
@@ -215,39 +167,6 @@ def needed(*, before: str = "", other: bool = False, compute: bool = False) -> T
     return wait(builder, 2, 7, 11).kernel(83 * MS, 100 * MS, "needs", launch=(12, 13))
 
 
-@pytest.mark.parametrize("before", ["", "awaited"])
-def test_needed_at_once(tmp_path: Path, before: str) -> None:
-    path = needed(before=before).write(tmp_path)
-    found = finding(path)
-    assert reasons(found) == {"needed_at_once": 30 * MS, "waiting": None}
-    assert found.evidence[0].label == "AllGather: 30 ms of 30 ms needed at once by needs"
-    assert "set_modules_to_forward_prefetch" in found.advice[0]
-    assert assumed(path) == ("perfect-overlap",)  # as many bytes as before
-
-
-@pytest.mark.parametrize("also", [{"before": "outstanding"}, {"other": True}, {"compute": True}])
-def test_not_needed_at_once(tmp_path: Path, also: dict[str, Any]) -> None:
-    assert "needed_at_once" not in reasons(judged(needed(**also), tmp_path))
-
-
-@pytest.mark.parametrize("what", ["begins before its launch", "is read too early"])
-def test_clocks_that_disagree_leave_all_unknown(tmp_path: Path, what: str) -> None:
-    builder = TraceBuilder()
-    for index in range(4):
-        at = 100 * MS * (index + 1)
-        launched = 4 * MS * index if what == "is read too early" else at
-        builder.kernel(at, at + 60 * MS, launch=(launched + 1, launched + 2))
-        launch = launched, launched + 1
-        builder.kernel(at + 60 * MS, at + 99 * MS, ALL_REDUCE, stream=20, launch=launch)
-        if what == "is read too early":
-            launch = launched + 4, launched + 2 * MS
-            end = at + 99 * MS + 1
-            builder.memcpy(end - 1, end, "DtoH", bytes=4, pageable=True, launch=launch)
-    found = judged(builder, tmp_path)
-    assert reasons(found) == {"unknown": 4 * 39 * MS, "waiting": None}
-    assert "clocks of GPU and host disagree" in found.advice[0]
-
-
 def two_ranks(builder: TraceBuilder, pid: int, start: int) -> TraceBuilder:
     for index in range(3):
         at = index * 100 * MS
@@ -259,44 +178,22 @@ def two_ranks(builder: TraceBuilder, pid: int, start: int) -> TraceBuilder:
     return builder
 
 
-def test_waiting_for_a_rank_of_the_same_report(tmp_path: Path) -> None:
-    path = two_ranks(two_ranks(TraceBuilder(), 100, 10 * MS), 200, 40 * MS).write(tmp_path)
-    found = finding(path)
-    # Before the first one only 10 ms of compute could have hidden its 20 ms.
-    assert reasons(found) == {"waiting": 90 * MS, "late_input": 50 * MS, "transfer": 10 * MS}
-    assert "90 ms waiting for rank 1" in found.title
-    assert found.evidence[0].label.endswith("30 ms of 50 ms waiting for rank 1")
-    assert "Fix rank 1 first" in found.advice[0]
-    late = finding(path, rank=1)
-    assert late.metrics["waiting_ns"] == 0
-    assert not any("reports of all ranks" in line for line in late.advice)
+def a_late_rank() -> TraceBuilder:
+    """Before the first one only 10 ms of compute could have hidden its 20 ms."""
+    return two_ranks(two_ranks(TraceBuilder(), 100, 10 * MS), 200, 40 * MS)
 
 
-def test_remedies_are_for_reasons_of_the_usual_steps(tmp_path: Path) -> None:
-    """Rank 1 begins the first two steps late; in others 2 ms have no compute left beside them."""
-    builder, num = TraceBuilder(), 20
-    for pid, is_late in ((100, False), (200, True)):
-        at = 10 * MS
-        for step in range(num):
-            held = 60 * MS * (step < 2)
-            first, end = at + held * is_late, at + 10 * MS + held
-            call = first - MS
-            builder.nvtx(f"step {step}", call, call + 9, pid=pid)
-            builder.kernel(first, first + 8 * MS, launch=(call + 1, call + 2), pid=pid)
-            how: dict[str, Any] = {"launch": (call + 3, call + 4), "stream": 20, "pid": pid}
-            builder.kernel(first + 8 * MS, end, ALL_REDUCE, **how)
-            at = end
-    analysis = analyze(builder.write(tmp_path), options=Options(savings=False), jobs=1)
-    found = next(one for one in analysis.findings if one.id == exposed_communication.ID)
-    analysis.close()
-    assert reasons(found) == {"waiting": 120 * MS, "late_input": 2 * num * MS}
-    assert found.metrics["step_cause"] == "late_input"
-    assert "120 ms waiting for rank 1" in found.title
-    assert found.title.endswith(", but most in the mean step for input that came late")
-    assert "Fix rank 1" not in " ".join(found.advice)
+def a_missing_rank() -> TraceBuilder:
+    """50 ms are exposed each, after 10, 40 and 40 ms of compute."""
+    builder = a_late_rank()
+    for rank, pid in enumerate((100, 200)):
+        for index in range(3):
+            text = f"all_reduce bytes=64 group=0 rank={rank} size=3 seq={index}"
+            builder.label(text, index * 100 * MS + 2, index * 100 * MS + 3, pid=pid)
+    return builder
 
 
-def test_the_title_names_the_rank_of_the_time_that_it_says(tmp_path: Path) -> None:
+def late_in_two_steps() -> TraceBuilder:
     """Rank 2 begins two of thirty steps 60 ms late, rank 1 all others 3 ms."""
     builder = TraceBuilder()
     for rank, pid in enumerate((100, 200, 300)):
@@ -310,12 +207,10 @@ def test_the_title_names_the_rank_of_the_time_that_it_says(tmp_path: Path) -> No
             how: dict[str, Any] = {"launch": (call + 3, call + 4), "stream": 20, "pid": pid}
             builder.kernel(first + 8 * MS, end, ALL_REDUCE, **how)
             at = end
-    found = finding(builder.write(tmp_path))
-    assert "204 ms waiting for rank 2 and 1 more" in found.title
-    assert found.advice[0].startswith("Fix rank 1 first")
+    return builder
 
 
-def test_a_late_rank_that_waits_itself_is_not_the_one_to_fix(tmp_path: Path) -> None:
+def late_since_another_is() -> TraceBuilder:
     """Rank 2 computes for 60 ms, rank 1 waits for it, and rank 0 for rank 1."""
     builder = TraceBuilder()
     begins = {(0, "a"): 10, (1, "a"): 63, (1, "b"): 10, (2, "b"): 60}
@@ -332,14 +227,10 @@ def test_a_late_rank_that_waits_itself_is_not_the_one_to_fix(tmp_path: Path) -> 
                 how: dict[str, Any] = {"launch": (call + 1, call + 2), "stream": 20, "pid": pid}
                 builder.kernel(start, at + end * MS, ALL_REDUCE, **how)
             builder.kernel(at + 65 * MS, at + 90 * MS, launch=(at + 40, at + 41), pid=pid)
-    found = finding(builder.write(tmp_path))
-    assert "waiting for rank 1" in found.title
-    assert "Fix rank 2 first" in found.advice[0]
+    return builder
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3])
-def test_ranks_that_are_late_at_different_times(tmp_path: Path, num_ranks: int) -> None:
-    """Another rank comes last each time."""
+def late_by_turns(num_ranks: int) -> TraceBuilder:
     builder = TraceBuilder()
     for rank, pid in enumerate((100, 200, 300)[:num_ranks]):
         for index in range(6):
@@ -348,18 +239,11 @@ def test_ranks_that_are_late_at_different_times(tmp_path: Path, num_ranks: int) 
             how: dict[str, Any] = {"launch": (at + 2, at + 3), "stream": 20, "pid": pid}
             builder.kernel(at + start, at + 60 * MS, ALL_REDUCE, **how)
             builder.kernel(at + 60 * MS, at + 90 * MS, launch=(at + 4, at + 5), pid=pid)
-    found = finding(builder.write(tmp_path))
-    said = "rank 1 and 1 more" if num_ranks == 3 else "rank 1,"
-    assert f"waiting for {said}" in found.title
-    what = "rank 1"
-    if num_ranks == 3:
-        what = "the 2 ranks that are late at different times, rank 1 above all,"
-    assert found.advice[0].startswith(f"Fix {what} first")
+    return builder
 
 
-@pytest.mark.parametrize(("first", "is_said"), [(10, False), (40, True)])
-def test_a_slow_link_is_not_said_of_waits(tmp_path: Path, first: int, is_said: bool) -> None:
-    """Each reduction moves 1 MiB in 1 ms, on NVLink; rank 0 has waited for 30 ms before, or not."""
+def over_nvlink(first: int) -> TraceBuilder:
+    """Each reduction moves 1 MiB in 1 ms, on NVLink; rank 0 has waited since `first` ms."""
     builder = TraceBuilder()
     for rank, (pid, start) in enumerate([(100, first), (200, 40)]):
         builder.gpu("NVIDIA A100-SXM4-40GB", board=rank, device=0, pid=pid)
@@ -371,11 +255,73 @@ def test_a_slow_link_is_not_said_of_waits(tmp_path: Path, first: int, is_said: b
             how: dict[str, Any] = {"launch": (at + 3, at + 4), "stream": 20, "pid": pid}
             builder.kernel(at + start * MS, at + 41 * MS, ALL_REDUCE, **how)
             builder.kernel(at + 41 * MS, at + 90 * MS, launch=(at + 10, at + 11), pid=pid)
-    found = finding(builder.write(tmp_path))
-    assert found.metrics["busbw_gb_per_s"] == pytest.approx(1.05, abs=0.01)
-    assert found.metrics["peak_gb_per_s"] == 300
-    assert ("; AllReduce moves 1.05 GB/s, 0.3 % of its link's 300 GB/s" in found.title) == is_said
-    assert any("slower than its link" in line for line in found.advice) == is_said
+    return builder
+
+
+PROGRAMS = {
+    "late input": late_input(),
+    "late input, not PyTorch": late_input("gemm"),
+    "late input of a send": late_input(name=SEND_RECV),  # alone it may be an all-to-all
+    "late input of a send to a known peer": late_input(name=SEND_RECV, peer=1),
+    "late input of an all-gather": late_input(name=ALL_GATHER),
+    "launched late": launched_late(),
+    "queued": queued("gemm"),
+    "queued buckets of DDP": queued(TORCH),
+    "on the stream of compute": on_the_stream_of_compute(ALL_REDUCE),
+    "a send on the stream of compute": on_the_stream_of_compute(SEND_RECV),
+    "longer than compute": longer_than_compute(),
+    "needed at once": needed(),
+    "needed at once after another one": needed(before="awaited"),
+    "not needed beside another one before it": needed(before="outstanding"),
+    "not needed beside another one": needed(other=True),
+    "not needed beside compute": needed(compute=True),
+    "begins before its launch": disagreeing_clocks(is_read_early=False),
+    "is read too early": disagreeing_clocks(is_read_early=True),
+    "a late rank": a_late_rank(),
+    "a missing rank": a_missing_rank(),
+    "late in two steps": late_in_two_steps(),
+    "late since another rank is": late_since_another_is(),
+    "two ranks are late by turns": late_by_turns(2),
+    "three ranks are late by turns": late_by_turns(3),
+    "waits on NVLink": over_nvlink(10),
+    "a slow NVLink": over_nvlink(40),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
+    with closing(
+        analyze(PROGRAMS[name].write(tmp_path), options=Options(savings=False), jobs=1)
+    ) as found:
+        results = of_whole_windows(found)
+    claims = [claim for one in results.values() for claim in exposed_communication.findings(one)]
+    for claim in claims:
+        assert isinstance(claim, Finding)
+        parts = (claim.metrics[reason.metric] or 0 for reason in Reason)
+        assert claim.metrics["exposed_ns"] == sum(map(int, parts))
+    kept(claims)
+
+
+def test_what_compute_needs_at_once_is_hidden_and_not_shortened(tmp_path: Path) -> None:
+    assert assumed(needed().write(tmp_path)) == ("perfect-overlap",)  # as many bytes as before
+
+
+def test_remedies_are_for_reasons_of_the_usual_steps(tmp_path: Path, kept: Kept) -> None:
+    """Rank 1 begins the first two steps late; in others 2 ms have no compute left beside them."""
+    builder, num = TraceBuilder(), 20
+    for pid, is_late in ((100, False), (200, True)):
+        at = 10 * MS
+        for step in range(num):
+            held = 60 * MS * (step < 2)
+            first, end = at + held * is_late, at + 10 * MS + held
+            call = first - MS
+            builder.nvtx(f"step {step}", call, call + 9, pid=pid)
+            builder.kernel(first, first + 8 * MS, launch=(call + 1, call + 2), pid=pid)
+            how: dict[str, Any] = {"launch": (call + 3, call + 4), "stream": 20, "pid": pid}
+            builder.kernel(first + 8 * MS, end, ALL_REDUCE, **how)
+            at = end
+    found = closed_analysis(builder.write(tmp_path)).findings
+    kept(one for one in found if one.id == exposed_communication.ID)
 
 
 @pytest.mark.parametrize(("each_us", "is_slow"), [(30, False), (130, True)])
@@ -385,17 +331,6 @@ def test_what_may_be_latency_tells_nothing_of_a_link(each_us: int, is_slow: bool
     transfer = Transfer(10, 0, 10_000 * each_us, gb_per_s, gb_per_s, None, None, None, "intra-node")
     rate = known(link_rate("AllGather", {("AllGather", None): transfer}, {"intra-node": 300.0}))
     assert rate.is_slow == is_slow
-
-
-def test_ranks_that_are_missing_make_waiting_unknown(tmp_path: Path) -> None:
-    builder = two_ranks(two_ranks(TraceBuilder(), 100, 10 * MS), 200, 40 * MS)
-    for rank, pid in enumerate((100, 200)):
-        for index in range(3):
-            text = f"all_reduce bytes=64 group=0 rank={rank} size=3 seq={index}"
-            builder.label(text, index * 100 * MS + 2, index * 100 * MS + 3, pid=pid)
-    found = finding(builder.write(tmp_path))
-    # 50 ms each, and 10, 40 and 40 ms of compute before them
-    assert reasons(found) == {"waiting": None, "late_input": 90 * MS, "transfer": 60 * MS}
 
 
 @pytest.mark.parametrize(

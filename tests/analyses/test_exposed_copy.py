@@ -2,9 +2,7 @@
 
 import json
 import random
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from tests.reference.exposed_copy import ExposedCopy, prepare
 from tests.reference.spans import Span
 from tests.support.builders import ALL_REDUCE, How, TraceBuilder
 from tests.support.claims import answer, results_of
+from tests.support.kept_claims import Kept
 from tests.support.selection import few_and_many, for_examples
 from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses import breakdown, exposed_copy, pageable_copy
@@ -198,63 +197,6 @@ def only(builder: TraceBuilder, tmp_path: Path) -> Finding:
     return finding
 
 
-def test_pinned_copies_on_the_compute_stream(tmp_path: Path) -> None:
-    # GPU  |= kernel =||== copy ==||= kernel =|      0-200, 200-300, 300-600
-    builder = TraceBuilder().kernel(0, 200, GEMM).memcpy(200, 300, bytes=3_000_000)
-    finding = only(builder.kernel(300, 600, GEMM), tmp_path)
-    assert (finding.severity, finding.impact_ns) == (Severity.MEDIUM, 100)
-    assert finding.impact_fraction == pytest.approx(100 / 600)
-    assert finding.metrics == {
-        "exposed_ns": 100, "fraction": 1.0, "h2d_ns": 100, "d2h_ns": 0, "d2d_ns": 0, "memset_ns": 0,
-        "pageable_ns": 0, "same_stream_ns": 100, "gradient_ns": 0, "hideable_ns": 100,
-        "bytes": 3_000_000, "num_copies": 1, "coverage": 1.0, "per_step_ns": None,
-    }  # fmt: skip
-    assert finding.title == (
-        "100 ns of copies, none of it beside compute or communication: 100 ns from pinned host"
-        " memory, on the stream of the compute after it, at 30000.0 GB/s"
-    )
-    (advice,) = finding.advice
-    assert "copy the next batch" in advice
-    assert "record_stream" in advice
-    assert [evidence.label for evidence in finding.evidence] == [
-        "Host-to-Device copy, 3 MB, pinned"
-    ]
-
-
-def test_advice_for_what_is_not_pytorch_names_cuda_only(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 200, "jacobi").memcpy(200, 300)
-    (advice,) = only(builder.kernel(300, 600, "jacobi"), tmp_path).advice
-    assert "cudaMemcpyAsync" in advice
-    assert "torch" not in advice
-
-
-def test_copies_of_directives_are_hidden_by_directives(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 200, "advance_x_257_gpu").memcpy(200, 300)
-    for start in (300, 500, 600):
-        builder.kernel(start, start + 100, "advance_x_257_gpu")
-    first, second = only(builder, tmp_path).advice
-    assert first.startswith("OpenACC: update async(another queue)")
-    assert "cudaMemcpyAsync" in second
-
-
-@pytest.mark.parametrize(
-    ("copy", "expected"),
-    [
-        ({"kind": "HtoD", "pageable": True}, "pin_memory=True"),
-        ({"kind": "DtoH", "pageable": True}, "read results late"),
-        ({"kind": "DtoH"}, "read results late"),
-        ({"kind": "DtoH", "stream": 9}, "before you wait for the copy"),
-        ({"kind": "HtoD", "stream": 9}, "start them earlier"),
-        ({"kind": "DtoD"}, ".contiguous()"),
-        ({"kind": "DtoD", "stream": 9}, "memory bandwidth"),
-    ],
-)
-def test_advice_by_kind_and_path(tmp_path: Path, copy: dict[str, Any], expected: str) -> None:
-    builder = TraceBuilder().kernel(0, 200, GEMM).memcpy(200, 300, **copy)
-    (advice,) = only(builder.kernel(300, 600, GEMM), tmp_path).advice
-    assert expected in advice
-
-
 def test_copies_of_unknown_size_count_no_bytes(tmp_path: Path) -> None:
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB").kernel(0, 200, GEMM)
     here: dict[str, int] = {"deviceId": 0, "streamId": 7, "globalPid": 1 << 48 | 1000 << 24}
@@ -274,23 +216,6 @@ def test_copies_of_unknown_size_count_no_bytes(tmp_path: Path) -> None:
     assert pageable.metrics.num_copies == 0
 
 
-def test_memory_that_is_not_told_is_not_called_pinned(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 200, GEMM).memcpy(200, 300).kernel(300, 600, GEMM)
-    for column in ("srcKind", "dstKind"):
-        builder.without("CUPTI_ACTIVITY_KIND_MEMCPY", column)
-    finding = only(builder, tmp_path)
-    assert (finding.metrics["pageable_ns"], finding.metrics["coverage"]) == (None, 0.0)
-    assert "not in the report" in finding.title
-
-
-def test_without_other_work_the_advice_is_to_copy_less(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 20, GEMM).memcpy(20, 1000).kernel(1000, 1020, GEMM)
-    finding = only(builder, tmp_path)
-    assert finding.metrics["hideable_ns"] == 40
-    assert finding.advice[0].startswith("Copy less, ")
-    assert "40 ns" in finding.advice[0]
-
-
 def test_parameters_kept_in_host_memory_are_told_first_also_without_other_work(
     tmp_path: Path,
 ) -> None:
@@ -303,24 +228,6 @@ def test_parameters_kept_in_host_memory_are_told_first_also_without_other_work(
     action = short_action(finding)
     assert action is not None
     assert action.startswith("Keep what fits on the GPU: no CPUOffloadPolicy")
-
-
-def test_a_batch_before_the_first_kernel_is_no_upload(tmp_path: Path) -> None:
-    builder = TraceBuilder().memcpy(0, 10).memcpy(10, 20).kernel(20, 200, GEMM)
-    assert "stream of the compute after it" in only(builder, tmp_path).title
-
-
-def test_pages_move_while_unified_memory_is_set(tmp_path: Path) -> None:
-    builder = TraceBuilder().memset(0, 100, bytes=400_000).kernel(100, 200, GEMM)
-    path = builder.write(tmp_path)
-    (finding,) = findings_of(path)
-    assert "100 ns of setting memory" in finding.title
-    assert "set_to_none=True" in finding.advice[0]
-    assert finding.evidence[0].label == "memset, 400 kB"
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("UPDATE CUPTI_ACTIVITY_KIND_MEMSET SET memKind = 4")
-        database.commit()
-    assert "100 ns of unified memory" in findings_of(path)[0].title
 
 
 def test_the_cost_that_pageable_copy_counts_too_is_told(tmp_path: Path) -> None:
@@ -337,39 +244,6 @@ def test_the_cost_that_pageable_copy_counts_too_is_told(tmp_path: Path) -> None:
     assert pageable.impact_ns == 80
     assert pageable.metrics["exposed_copy_ns"] == copies.metrics.pageable_ns == 50
     assert pageable.title.endswith("80 ns, 50 ns of it in exposed-copy, too")
-
-
-def test_gradient_copies_are_named_on_four_a100(traces: Path) -> None:
-    (finding,) = findings_of(traces / "a100x4_ddp_baseline_rank0.sqlite")
-    assert (finding.metrics["exposed_ns"], finding.metrics["d2d_ns"]) == (85_711_833, 44_657_773)
-    assert finding.metrics["gradient_ns"] == 38_010_005
-    assert "gradient_as_bucket_view=True" in finding.advice[0]
-    assert "38.0 ms of gradients" in finding.title
-    (after,) = findings_of(traces / "a100x4_ddp_nobroadcast_rank0.sqlite")
-    assert after.metrics["gradient_ns"] == 0
-    assert "gradient_as_bucket_view" not in " ".join(after.advice)
-
-
-def test_a_pinned_copy_as_long_as_the_window_on_two_h100(traces: Path) -> None:
-    found = findings_of(traces / "h100x2_command_buffer_full.sqlite")
-    assert len(found) == 2
-    for finding in found:
-        assert finding.severity is Severity.HIGH
-        assert finding.impact_fraction == pytest.approx(0.97, abs=0.005)
-        assert "at 27.7 GB/s" in finding.title
-        assert "none of it beside compute" in finding.title
-        assert "CPUOffloadPolicy" in finding.advice[0]
-        assert "22.4 ms" in finding.advice[1]
-
-
-def test_programs_without_pytorch_get_no_advice_for_it(traces: Path) -> None:
-    found = [
-        finding
-        for name in ("jacobi_mpi/rank_0", "cloverleaf_3.13.2", "icon_3.17.1")
-        for finding in findings_of(traces / f"{name}.sqlite")
-    ]
-    assert len(found) == 3
-    assert "torch" not in " ".join(line for finding in found for line in finding.advice).lower()
 
 
 def analyzed(path: Path) -> RunResult:
@@ -408,3 +282,87 @@ def test_json_says_what_ran_beside_what(tmp_path: Path) -> None:
         {"rank": 0, "kind": kind, "total_ns": row[f"{kind}_ns"], **zero, **row}
         for kind, row in expected.items()
     ]
+
+
+def between(kernel: str = GEMM, **copy: Any) -> TraceBuilder:
+    """GPU  |= kernel =||== copy ==||= kernel =|      0-200, 200-300, 300-600"""
+    builder = TraceBuilder().kernel(0, 200, kernel).memcpy(200, 300, **copy)
+    return builder.kernel(300, 600, kernel)
+
+
+def of_directives() -> TraceBuilder:
+    builder = TraceBuilder().kernel(0, 200, "advance_x_257_gpu").memcpy(200, 300)
+    for start in (300, 500, 600):
+        builder.kernel(start, start + 100, "advance_x_257_gpu")
+    return builder
+
+
+def setting(**how: int) -> TraceBuilder:
+    here = {"deviceId": 0, "streamId": 7, "globalPid": 1 << 48 | 1000 << 24}
+    builder = TraceBuilder().kernel(100, 200, GEMM)
+    return builder.raw("CUPTI_ACTIVITY_KIND_MEMSET", start=0, end=100, bytes=400_000, **here, **how)
+
+
+PROGRAMS = {
+    "pinned": between(bytes=3_000_000),
+    "not PyTorch": between("jacobi"),
+    "directives": of_directives(),
+    "from pageable memory": between(pageable=True),
+    "to pageable memory": between(kind="DtoH", pageable=True),
+    "to pinned memory": between(kind="DtoH"),
+    "to pinned memory on another stream": between(kind="DtoH", stream=9),
+    "from pinned memory on another stream": between(stream=9),
+    "within the GPU": between(kind="DtoD"),
+    "within the GPU on another stream": between(kind="DtoD", stream=9),
+    "unknown memory": between()
+    .without("CUPTI_ACTIVITY_KIND_MEMCPY", "srcKind")
+    .without("CUPTI_ACTIVITY_KIND_MEMCPY", "dstKind"),
+    "nothing to hide it": TraceBuilder()
+    .kernel(0, 20, GEMM)
+    .memcpy(20, 1000)
+    .kernel(1000, 1020, GEMM),
+    "a batch before the first kernel": TraceBuilder()
+    .memcpy(0, 10)
+    .memcpy(10, 20)
+    .kernel(20, 200, GEMM),
+    "setting memory": setting(memKind=2),
+    "setting unified memory": setting(memKind=4),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
+    kept(findings_of(PROGRAMS[name].write(tmp_path)))
+
+
+def test_gradient_copies_are_named_on_four_a100(traces: Path) -> None:
+    (finding,) = findings_of(traces / "a100x4_ddp_baseline_rank0.sqlite")
+    assert (finding.metrics["exposed_ns"], finding.metrics["d2d_ns"]) == (85_711_833, 44_657_773)
+    assert finding.metrics["gradient_ns"] == 38_010_005
+    assert "gradient_as_bucket_view=True" in finding.advice[0]
+    assert "38.0 ms of gradients" in finding.title
+    (after,) = findings_of(traces / "a100x4_ddp_nobroadcast_rank0.sqlite")
+    assert after.metrics["gradient_ns"] == 0
+    assert "gradient_as_bucket_view" not in " ".join(after.advice)
+
+
+def test_a_pinned_copy_as_long_as_the_window_on_two_h100(traces: Path) -> None:
+    found = findings_of(traces / "h100x2_command_buffer_full.sqlite")
+    assert len(found) == 2
+    for finding in found:
+        assert finding.severity is Severity.HIGH
+        assert finding.impact_fraction == pytest.approx(0.97, abs=0.005)
+        assert "at 27.7 GB/s" in finding.title
+        assert "none of it beside compute" in finding.title
+        assert "CPUOffloadPolicy" in finding.advice[0]
+        assert "22.4 ms" in finding.advice[1]
+
+
+def test_programs_without_pytorch_get_no_advice_for_it(traces: Path) -> None:
+    found = [
+        finding
+        for name in ("jacobi_mpi/rank_0", "cloverleaf_3.13.2", "icon_3.17.1")
+        for finding in findings_of(traces / f"{name}.sqlite")
+    ]
+    assert len(found) == 3
+    assert "torch" not in " ".join(line for finding in found for line in finding.advice).lower()

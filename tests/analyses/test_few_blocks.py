@@ -8,11 +8,10 @@ import pytest
 
 from tests.reference.few_blocks import few_blocks as expected
 from tests.support.builders import TraceBuilder
-from tests.support.claims import only_finding, results_of
+from tests.support.claims import results_of
+from tests.support.kept_claims import Kept
 from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses import few_blocks
-from traceprof.analyses.few_blocks import FewBlocksResult
-from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.rank import Window
 
 US = 1_000
@@ -40,48 +39,33 @@ def on(gpu: str = "Tesla T4", num_sms: int | None = T4) -> TraceBuilder:
     return TraceBuilder().gpu(gpu, num_sms=num_sms)
 
 
-def one(result: FewBlocksResult) -> Finding:
-    return only_finding(few_blocks.findings(result))
+A100 = "NVIDIA A100-SXM4-40GB"
 
 
-def test_a_block_for_all(tmp_path: Path) -> None:
-    builder = on().kernel(0, 60 * US, "add", block=(1, 1, 1))
-    builder.kernel(60 * US, 100 * US, "many", grid=(T4, 1, 1))
-    (result,) = judged(builder.write(tmp_path))
-    assert result.metrics.kernel_ns == 60 * US
-    assert result.unused_ns == 60 * US * (T4 - 1) // T4
-    finding = one(result)
-    assert finding.severity is Severity.HIGH
-    assert finding.evidence[0].label == "add, 1 block of 1 thread"
-    assert finding.saving is not None
-    assert finding.saving.high_ns == pytest.approx(60 * US, rel=0.02)
+PROGRAMS = {
+    "a block for all": on()
+    .kernel(0, 60 * US, "add", block=(1, 1, 1))
+    .kernel(60 * US, 100 * US, "many", grid=(T4, 1, 1)),
+    "seven blocks on an unknown board": TraceBuilder().kernel(0, 100 * US, grid=(7, 1, 1)),
+    "eight blocks on an unknown board": TraceBuilder().kernel(0, 100 * US, grid=(8, 1, 1)),
+    "a board with a known number": on(A100, None).kernel(0, 100 * US, grid=(54, 1, 1)),
+    "a part of a board": on(f"{A100} MIG 1g.5gb", 108).kernel(0, 100 * US),
+    "pages move meanwhile": on()
+    .kernel(0, 100 * US, "few")
+    .memcpy(10 * US, 40 * US, "unified HtoD", launch=False, stream=0),
+}
 
 
-def test_only_the_part_in_the_window_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
+    (result,) = judged(PROGRAMS[name].write(tmp_path))
+    kept(few_blocks.findings(result))
+
+
+def test_only_the_part_in_the_window_counts(tmp_path: Path, kept: Kept) -> None:
     builder = on().kernel(0, 100 * US).kernel(100 * US, 300 * US, grid=(400, 1, 1))
     (result,) = judged(builder.write(tmp_path), Window(80 * US, 280 * US))
-    assert result.metrics.kernel_ns == 20 * US
-    assert result.unused_ns == 20 * US * (T4 - 1) // T4
-
-
-@pytest.mark.parametrize("blocks", [7, 8])
-def test_without_the_number_of_multiprocessors(tmp_path: Path, blocks: int) -> None:
-    builder = TraceBuilder().kernel(0, 100 * US, grid=(blocks, 1, 1))
-    (result,) = judged(builder.write(tmp_path))
-    claims = few_blocks.findings(result)
-    assert [type(claim) for claim in claims] == [NotApplicable] * (blocks < 8)
-
-
-def test_a_known_board_has_a_known_number(tmp_path: Path) -> None:
-    builder = on("NVIDIA A100-SXM4-40GB", num_sms=None).kernel(0, 100 * US, grid=(54, 1, 1))
-    finding = one(judged(builder.write(tmp_path))[0])
-    assert (finding.metrics["num_sms"], finding.impact_fraction) == (108, 0.5)
-
-
-def test_a_part_of_a_board_has_another_number(tmp_path: Path) -> None:
-    builder = on("NVIDIA A100-SXM4-40GB MIG 1g.5gb", num_sms=108).kernel(0, 100 * US)
-    (result,) = judged(builder.write(tmp_path))
-    assert result.metrics.num_sms is None
+    kept(few_blocks.findings(result))
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -105,10 +89,3 @@ def test_drawn_kernels(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("path", GPU_SAMPLES, ids=lambda path: path.stem)
 def test_samples(path: Path) -> None:
     assert_agreement(path, 108)
-
-
-def test_time_in_which_pages_move_does_not_count(tmp_path: Path) -> None:
-    builder = on().kernel(0, 100 * US, "few")
-    builder.memcpy(10 * US, 40 * US, "unified HtoD", launch=False, stream=0)
-    (result,) = judged(builder.write(tmp_path))
-    assert result.metrics.kernel_ns == 70 * US

@@ -6,11 +6,12 @@ import pytest
 
 from tests.reference.kernels import full_precision, kernels_of
 from tests.support.builders import TraceBuilder
-from tests.support.claims import only_finding, only_gap
+from tests.support.claims import only_finding
+from tests.support.kept_claims import Kept
 from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses import full_precision_matmul
 from traceprof.analyses.full_precision_matmul import FullPrecisionMatmulResult
-from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.findings import Finding, NotApplicable
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.run.rank import Window
 
@@ -71,44 +72,6 @@ def program(name: str = SGEMM, *, gpu: str | None = A100, torch: bool = True) ->
     return builder
 
 
-def test_the_finding(tmp_path: Path) -> None:
-    finding = only_finding(judged(program().write(tmp_path)))
-    assert (finding.id, finding.severity) == ("full-precision-matmul", Severity.HIGH)
-    assert finding.metrics == {
-        "kernel_ns": 5000, "fraction": 0.5, "num_kernels": 10, "convolution_ns": 0,
-        "attention_ns": 0, "tf32_ns": 0, "precision": "fp32", "compute_capability": "8.0",
-        "coverage": 1.0,
-    }  # fmt: skip
-    # At the peak rate of FP16, which is 16 times that of FP32 on an A100, 312.5 ns remain.
-    assert finding.impact_ns == 4687
-    assert finding.impact_fraction == 0.4687
-    (evidence,) = finding.evidence
-    assert (evidence.end_ns - evidence.start_ns, evidence.label) == (
-        500,
-        "ampere_sgemm_128x64_tn, 10 times: 5 µs",
-    )
-    assert finding.title.startswith("50.0 % of the compute time goes to matrix multiplications on")
-
-
-def test_of_tf32_and_attention_the_limit_goes_by_their_rates(tmp_path: Path) -> None:
-    builder = program(TF32).kernel(10_000, 14_000, ATTENTION)
-    finding = only_finding(judged(builder.write(tmp_path)))
-    parts = ("kernel_ns", "attention_ns", "tf32_ns", "precision", "convolution_ns")
-    assert [finding.metrics[part] for part in parts] == [9000, 4000, 5000, "tf32", 0]
-    # An A100 multiplies BF16 16 times as fast as FP32 and twice as fast as TF32.
-    assert finding.impact_ns == 4000 * 15 // 16 + 5000 // 2
-    assert "matrix multiplications and attention on FP32 numbers" in finding.title
-    assert finding.title.endswith("5 µs of it in TF32")
-    # The multiplications are in TF32 already.
-    advice = " ".join(finding.advice)
-    assert ("sdpa_kernel" in advice, "set_float32_matmul_precision" in advice) == (True, False)
-
-
-@pytest.mark.parametrize("name", [BF16, "gemm", "my_matmul_kernel", "triton_tem_fused_mm_1"])
-def test_other_formats_and_names_that_do_not_tell_are_none(tmp_path: Path, name: str) -> None:
-    assert judged(program(name).write(tmp_path)) == []
-
-
 def test_what_names_do_not_tell_is_not_covered(tmp_path: Path) -> None:
     builder = program().kernel(20_000, 25_000, "my_matmul_kernel")
     (result,) = assert_agreement(builder.write(tmp_path))
@@ -132,37 +95,6 @@ def test_the_impact_is_bounded_by_the_gpus_tensor_cores(
         assert found == []
     else:
         assert only_finding(found).impact_ns == impact_ns
-
-
-def test_without_a_gpus_name_kernels_tell_what_it_is_at_least(tmp_path: Path) -> None:
-    finding = only_finding(judged(program(gpu=None).write(tmp_path)))
-    assert finding.metrics["compute_capability"] == "8.0"
-
-
-def test_an_unknown_gpu_may_have_no_tensor_cores(tmp_path: Path) -> None:
-    missing = only_gap(judged(program("sgemm_32x32x32_NN_vec", gpu=None).write(tmp_path)))
-    assert "compute capability" in missing.how_to_collect
-    little = program("sgemm_32x32x32_NN_vec", gpu=None).kernel(10**7, 2 * 10**7, "add")
-    assert judged(little.write(tmp_path / "u.sqlite")) == []
-
-
-@pytest.mark.parametrize(
-    ("builder", "said", "unsaid"),
-    [
-        (program(), "set_float32_matmul_precision", "channels_last"),
-        (program(CONVOLUTION), "channels_last", "set_float32_matmul_precision"),
-        (program(CONVOLUTION), "torch.bfloat16", "GradScaler"),
-        (program("volta_sgemm_64x64_nn", gpu="Tesla V100-SXM2-16GB"), "GradScaler", "TF32"),
-        (program(torch=False), "CUBLAS_COMPUTE_32F_FAST_TF32", "torch."),
-        (program(CONVOLUTION, torch=False), "mixed_bfloat16", "torch."),
-    ],
-)
-def test_advice_fits_gpu_program_and_kernels(
-    tmp_path: Path, builder: TraceBuilder, said: str, unsaid: str
-) -> None:
-    advice = " ".join(only_finding(judged(builder.write(tmp_path))).advice)
-    assert said in advice
-    assert unsaid not in advice
 
 
 def test_kernels_that_coincide_count_once(tmp_path: Path) -> None:
@@ -195,20 +127,36 @@ def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
         assert_agreement(real_trace, (window.start_ns + third, window.end_ns - third))
 
 
-@pytest.mark.parametrize(("gpu", "place"), [("NVIDIA A100-SXM4-80GB", 0), ("NVIDIA A10", 1)])
-def test_the_smaller_step_comes_first_where_it_is_fast(
-    tmp_path: Path, gpu: str, place: int
-) -> None:
-    assert "TF32" in only_finding(judged(program(gpu=gpu).write(tmp_path))).advice[place]
-
-
-@pytest.mark.parametrize(("num_rounded", "place"), [(6, 0), (30, 1), (120, None)])
-def test_tf32_is_advised_as_far_as_it_is_not_in_use(
-    tmp_path: Path, num_rounded: int, place: int | None
-) -> None:
+def beside_tf32(num: int) -> TraceBuilder:
     builder = program()
-    for start in range(10_000, 10_000 + 500 * num_rounded, 500):
+    for start in range(10_000, 10_000 + 500 * num, 500):
         builder.kernel(start, start + 500, TF32)
-    advice = only_finding(judged(builder.write(tmp_path))).advice
-    places = [index for index, line in enumerate(advice) if "set_float32_matmul" in line]
-    assert places == ([] if place is None else [place])
+    return builder
+
+
+OLD = "sgemm_32x32x32_NN_vec"
+
+
+PROGRAMS = {
+    "FP32": program(),  # at FP16's peak rate on an A100, 16 times that of FP32, 312.5 ns remain
+    # An A100 multiplies BF16 16 times as fast as FP32 and twice as fast as TF32.
+    "TF32 and attention": program(TF32).kernel(10_000, 14_000, ATTENTION),
+    "kernels tell the GPU": program(gpu=None),
+    "an unknown GPU": program(OLD, gpu=None),
+    "little of it on an unknown GPU": program(OLD, gpu=None).kernel(10**7, 2 * 10**7, "add"),
+    "convolutions": program(CONVOLUTION),
+    "of an old GPU": program("volta_sgemm_64x64_nn", gpu="Tesla V100-SXM2-16GB"),
+    "not PyTorch": program(torch=False),
+    "convolutions, not PyTorch": program(CONVOLUTION, torch=False),
+    "TF32 brings much": program(gpu="NVIDIA A100-SXM4-80GB"),
+    "TF32 brings less": program(gpu="NVIDIA A10"),
+    "some are in TF32": beside_tf32(6),
+    "most are in TF32": beside_tf32(30),
+    "nearly all are in TF32": beside_tf32(120),
+    **{name: program(name) for name in (BF16, "gemm", "my_matmul_kernel", "triton_tem_fused_mm_1")},
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
+    kept(judged(PROGRAMS[name].write(tmp_path)))

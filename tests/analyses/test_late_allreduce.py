@@ -10,13 +10,13 @@ import pytest
 from tests.reference.late_allreduce import moved_ns, reference
 from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
-from tests.support.claims import assert_missing, only_finding
+from tests.support.kept_claims import Kept
 from tests.support.selection import long_after
 from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, WITH_DDP, ranks_of
 from traceprof.analyses import late_allreduce
 from traceprof.analyses.late_allreduce import LateAllReduceResult
 from traceprof.analysis import Options, analyze
-from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.findings import Finding, NotApplicable
 from traceprof.run.opening import Window
 
 SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -93,26 +93,6 @@ def test_until_the_last_rank_has_come_a_rank_waits(name: str) -> None:
     assert sorted(found) == ([0, 1] if name == "late-allreduce" else [])
 
 
-def test_one_bucket_after_the_backward(tmp_path: Path) -> None:
-    # compute  |0      600|             |900 990|
-    # nccl                  |610    880|
-    finding = only_finding(judged(steps_of([(610, 880)]).write(tmp_path)))
-    assert (finding.id, finding.severity) == ("late-allreduce", Severity.MEDIUM)
-    assert finding.impact_ns == 3 * 270
-    assert finding.impact_fraction == 810 / 3990
-    assert finding.metrics == {
-        "tail_ns": 3 * 280, "num_buckets": 1, "exposed_ns": 3 * 270, "waiting_ns": None,
-        "num_late_steps": 3, "num_steps": 3, "hideable_fraction": 0.0, "coverage": 1.0,
-    }  # fmt: skip
-    assert [(seen.start_ns, seen.end_ns) for seen in finding.evidence] == [
-        (1600, 1880),
-        (2600, 2880),
-        (3600, 3880),
-    ]
-    assert finding.evidence[0].label == "ncclDevKernel_AllReduce_Sum_f32_RING_LL of step 1"
-    assert "3 of 3 steps reduce their gradients in one bucket" in finding.title
-
-
 def test_a_kernel_whose_name_hides_the_operation_is_known_by_its_call(tmp_path: Path) -> None:
     # RCCL has one kernel for all operations.
     generic = "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)"
@@ -126,16 +106,6 @@ def test_a_kernel_whose_name_hides_the_operation_is_known_by_its_call(tmp_path: 
             result = late_allreduce.run(rank, rank.window)
             assert result.metrics.num_late_steps == num_late
             assert len(late_allreduce.findings(result)) == (num_late > 0)
-
-
-def test_several_buckets_that_all_wait_for_the_end_are_late(tmp_path: Path) -> None:
-    # After each bucket DDP copies it into the gradients: that is not a backward to hide behind.
-    compute = ((0, 300), (300, 600), (700, 710), (800, 810), (900, 990))
-    builder = steps_of([(600, 700), (700, 800), (800, 880)], compute=compute)
-    finding = only_finding(judged(builder.write(tmp_path)))
-    assert finding.metrics["num_buckets"] == 3
-    assert finding.metrics["tail_ns"] == 3 * 260
-    assert "when the backward is almost over" in finding.title
 
 
 @pytest.mark.parametrize(("start", "is_late"), [(539, False), (540, True)])
@@ -156,34 +126,6 @@ def test_most_steps_must_be_late(tmp_path: Path) -> None:
     (result,) = assert_agreement(builder.write(tmp_path))
     assert (result.metrics.num_late_steps, result.metrics.num_steps) == (2, 4)
     assert late_allreduce.findings(result) == []
-
-
-def test_a_tail_of_less_than_a_hundredth_is_not_worth_a_word(tmp_path: Path) -> None:
-    assert judged(steps_of([(610, 620)]).write(tmp_path)) == []
-
-
-@pytest.mark.parametrize(
-    ("builder", "why", "how"),
-    [
-        (
-            steps_of([]).kernel(50, 60, "ncclDevKernel_Generic_4"),
-            "1 communication kernel of unknown operations",
-            "REGEX=AllReduce",
-        ),
-        (TraceBuilder().kernel(0, 9).kernel(9, 20, NCCL), "no training step", "--step-pattern"),
-        (steps_of([(610, 880)], num=2), "1 step can be judged", "record several steps"),
-        (steps_of([(610, 880)]).kernel(50, 60, SCATTER), "ReduceScatter", "exposed-communication"),
-        (
-            steps_of([(610, 880)]).without("CUPTI_ACTIVITY_KIND_RUNTIME"),
-            "no training step",
-            "--trace=cuda,nvtx",
-        ),
-    ],
-)
-def test_what_cannot_be_judged_says_how_to_collect_it(
-    tmp_path: Path, builder: TraceBuilder, why: str, how: str
-) -> None:
-    assert_missing(judged(builder.write(tmp_path)), why, how)
 
 
 @pytest.mark.slow
@@ -227,3 +169,26 @@ def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
             with ranks_of(real_trace) as ranks:
                 start = ranks[0].window.start_ns
             assert_agreement(real_trace, (start + 10**8, start + 4 * 10**8))
+
+
+PROGRAMS = {
+    # compute  |0      600|             |900 990|
+    # nccl                  |610    880|
+    "one bucket after the backward": steps_of([(610, 880)]),
+    # After each bucket DDP copies it into the gradients: that is not a backward to hide behind.
+    "several buckets that wait for the end": steps_of(
+        [(600, 700), (700, 800), (800, 880)],
+        compute=((0, 300), (300, 600), (700, 710), (800, 810), (900, 990)),
+    ),
+    "a tail of less than a hundredth": steps_of([(610, 620)]),
+    "unknown operations": steps_of([]).kernel(50, 60, "ncclDevKernel_Generic_4"),
+    "no steps": TraceBuilder().kernel(0, 9).kernel(9, 20, NCCL),
+    "few steps": steps_of([(610, 880)], num=2),
+    "reduce-scatters": steps_of([(610, 880)]).kernel(50, 60, SCATTER),
+    "without calls": steps_of([(610, 880)]).without("CUPTI_ACTIVITY_KIND_RUNTIME"),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
+    kept(judged(PROGRAMS[name].write(tmp_path)))

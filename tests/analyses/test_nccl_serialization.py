@@ -21,12 +21,11 @@ from tests.support.builders import (
     record,
     wait,
 )
-from tests.support.claims import measured_numbers, only_finding, only_gap, results_of
+from tests.support.claims import measured_numbers, results_of
+from tests.support.kept_claims import Kept
 from tests.support.selection import long_after
 from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses import collectives, nccl_serialization
-from traceprof.analyses.nccl_serialization import SerializationResult
-from traceprof.findings import Finding, Severity
 from traceprof.run.opening import Window
 
 US, MS = 1_000, 1_000_000
@@ -38,10 +37,6 @@ results = partial(results_of, nccl_serialization.run)
 def result(builder: TraceBuilder, tmp_path: Path, window: Window | None = None) -> Any:
     (found,) = results(builder.write(tmp_path), window)
     return found
-
-
-def only(found: SerializationResult) -> Finding:
-    return only_finding(nccl_serialization.findings(found))
 
 
 def assert_agreement(path: Path, *, has_labels: bool = False) -> None:
@@ -82,7 +77,7 @@ def _middle(window: Window) -> Window:
 
 
 def sends(*, communicators: tuple[int, int], peers: tuple[int, int]) -> TraceBuilder:
-    """Launch two sends at once: the second waits 40 ms behind the first.
+    """Launch two sends at once: the second waits 40 ms behind the first, 20 of them exposed.
 
     first   |====|            10-50 ms, launched at 1
     second       |====|       50-90 ms, launched at 5
@@ -98,68 +93,21 @@ def sends(*, communicators: tuple[int, int], peers: tuple[int, int]) -> TraceBui
     return builder
 
 
-@pytest.mark.parametrize(
-    ("communicators", "peers", "independent_ms", "avoidable_ms", "said"),
-    [
-        (
-            *((7, 8), (1, 1), 40, 20),  # 30-50 ms
-            f"0x{8:016x} behind SendRecv to 1 in communicator 0x{7:016x} on stream 20",
-        ),
-        ((7, 7), (1, 2), 40, 20, "SendRecv to 2 behind SendRecv to 1 on stream 20"),
-        ((7, 7), (1, 1), 0, 0, "order of their own communicator"),
-    ],
-)
-def test_an_operation_waits_behind_another(
-    tmp_path: Path,
-    communicators: tuple[int, int],
-    peers: tuple[int, int],
-    independent_ms: int,
-    avoidable_ms: int,
-    said: str,
-) -> None:
-    found = result(sends(communicators=communicators, peers=peers), tmp_path)
-    metrics, avoidable_ns = found.metrics, avoidable_ms * MS
-    assert (metrics.num_blocked, metrics.coverage) == (1, 1.0)
-    assert metrics.blocked_ns == metrics.max_blocked_ns == metrics.known_blocked_ns == 40 * MS
-    assert metrics.independent_blocked_ns == independent_ms * MS
-    assert found.avoidable_ns == found.independent_avoidable_ns == avoidable_ns
-    finding = only(found)
-    assert finding.severity == (Severity.MEDIUM if avoidable_ms else Severity.INFO)
-    assert finding.impact_ns == avoidable_ns
-    assert finding.impact_fraction == pytest.approx(avoidable_ms / 90)
-    (evidence,) = finding.evidence
-    assert (evidence.start_ns, evidence.end_ns) == (10 * MS, 50 * MS)
-    assert said in f"{finding.title} {evidence.label}"
-
-
-def test_groups_of_labels_tell_communicators_apart(tmp_path: Path) -> None:
+def of_two_groups() -> TraceBuilder:
     builder = prepare(TraceBuilder(), schemas=())
     for index, group in enumerate(("0", "pp")):
         label(builder, f"all_reduce bytes=64 group={group} seq=1", index * MS, (index + 1) * MS)
         start, host = (10 + 40 * index) * MS, index * MS + US
         builder.kernel(start, start + 40 * MS, ALL_REDUCE, launch=(host, host), stream=20)
-    found = result(builder, tmp_path)
-    assert found.metrics.independent_blocked_ns == 40 * MS
-    assert "AllReduce in group pp behind AllReduce in group 0" in found.chains[0].label
+    return builder
 
 
-def test_dependence_unknown(tmp_path: Path) -> None:
+def of_unknown_dependence() -> TraceBuilder:
     builder = TraceBuilder().kernel(10 * MS, 50 * MS, ALL_REDUCE, launch=(0, 1))
-    builder.kernel(50 * MS, 90 * MS, ALL_REDUCE, launch=(2, 3))
-    found = result(builder, tmp_path)
-    assert (found.avoidable_ns, found.independent_avoidable_ns) == (40 * MS, 0)
-    finding = only(found)
-    assert (finding.severity, finding.impact_ns) == (Severity.INFO, 40 * MS)
-    assert finding.metrics["independent_blocked_ns"] is None
-    assert "the export does not show whether they depend" in finding.title
-    assert "--include-blobs=true" in finding.advice[-2]
-    assert "--cuda-event-trace=true" in finding.advice[-1]
+    return builder.kernel(50 * MS, 90 * MS, ALL_REDUCE, launch=(2, 3))
 
 
-@pytest.mark.parametrize("is_needed", [True, False])
-def test_what_compute_needs_waits_behind_what_it_does_not(
-    tmp_path: Path, *, is_needed: bool
-) -> None:
+def small_behind_large(*, is_needed: bool) -> TraceBuilder:
     """Without labels and event records: a small reduction is launched after a large one.
 
     7   |##|            |####|        1, 2, 7, 9   or   |##||##############|    1, 2, 9
@@ -175,37 +123,18 @@ def test_what_compute_needs_waits_behind_what_it_does_not(
             builder.kernel(start, at + end * MS, ALL_REDUCE, launch=(call, call + 1), stream=20)
         begin = at + (7 if is_needed else 2) * MS + 1
         builder.kernel(begin, at + 9 * MS, launch=(at + 11, at + 12))
-    found = result(builder, tmp_path)
-    finding = only(found)
-    assert finding.metrics["independent_blocked_ns"] is None
-    if is_needed:
-        assert found.needed_avoidable_ns == pytest.approx(8 * 4 * MS, rel=0.01)
-        assert finding.severity is Severity.HIGH
-        assert finding.title.endswith("behind operations that it did not need yet")
-    else:
-        assert (found.needed_avoidable_ns, finding.severity) == (0, Severity.INFO)
+    return builder
 
 
-@pytest.mark.parametrize(("gap", "blocked"), [(0, 1), (20_000, 1), (20_001, 0), (-5, 1)])
-def test_it_counts_only_what_follows_closely(tmp_path: Path, gap: int, blocked: int) -> None:
-    builder = TraceBuilder().kernel(MS, 2 * MS, ALL_REDUCE, launch=(0, 1))
-    builder.kernel(2 * MS + gap, 3 * MS, ALL_REDUCE, launch=(2, 3))
-    assert result(builder, tmp_path).metrics.num_blocked == blocked
-
-
-def test_a_wait_reaches_over_several_operations(tmp_path: Path) -> None:
+def five_at_once() -> TraceBuilder:
+    """The sixth waits behind five: 5 + 15 + 25 + 35 + 45 ns in all."""
     builder = TraceBuilder()
-    for index in range(6):  # all launched at once: the last waits behind five
-        builder.kernel(100 + 10 * index, 110 + 10 * index, ALL_REDUCE, launch=(0, 105))
-    found = result(builder, tmp_path)
-    assert found.metrics.blocked_ns == 5 + 15 + 25 + 35 + 45
-    assert (found.metrics.queued_ns, found.waited_ns, found.metrics.max_blocked_ns) == (125, 45, 45)
-    (chain,) = found.chains
-    assert (chain.start_ns, chain.end_ns) == (105, 150)
-    assert chain.label == "AllReduce behind AllReduce behind 3 more behind AllReduce on stream 7"
+    for start in range(100, 160, 10):
+        builder.kernel(start, start + 10, ALL_REDUCE, launch=(0, 105))
+    return builder
 
 
-def test_with_events_the_title_says_what_was_ready(tmp_path: Path) -> None:
+def with_events() -> TraceBuilder:
     """The second is launched at 20, when the first runs, but its input ends at 150.
 
     7   |##compute#########|          ends at 150
@@ -214,48 +143,58 @@ def test_with_events_the_title_says_what_was_ready(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(50, 150, launch=(1, 2))
     builder.kernel(100, 200, ALL_REDUCE, launch=(5, 6), stream=20)
     builder.kernel(200, 300, ALL_REDUCE, launch=(18, 20), stream=20)
-    wait(record(builder, 1, 7, 15), 1, 20, 16)
-    finding = only(result(builder, tmp_path))
-    assert (finding.metrics["blocked_ns"], finding.metrics["queued_ns"]) == (50, 100)
-    assert "were ready and waited" in finding.title
-    assert not any("--cuda-event-trace" in line for line in finding.advice)
+    return wait(record(builder, 1, 7, 15), 1, 20, 16)
 
 
-def test_without_launches_nothing_can_be_said(tmp_path: Path) -> None:
+def without_launches() -> TraceBuilder:
     builder = TraceBuilder().kernel(0, 100, ALL_REDUCE).kernel(100, 200, ALL_REDUCE)
-    found = result(builder.without("CUPTI_ACTIVITY_KIND_RUNTIME"), tmp_path)
-    missing = only_gap(nccl_serialization.findings(found))
-    assert "--trace=cuda" in missing.how_to_collect
+    return builder.without("CUPTI_ACTIVITY_KIND_RUNTIME")
 
 
-def test_without_communication_there_is_nothing_to_say(tmp_path: Path) -> None:
-    assert nccl_serialization.findings(result(TraceBuilder().kernel(0, 5), tmp_path)) == []
-
-
-@pytest.mark.parametrize("kernel", [ALL_REDUCE, SEND_RECV])
-def test_communication_on_the_compute_stream(tmp_path: Path, kernel: str) -> None:
+def on_the_compute_stream(kernel: str) -> TraceBuilder:
     builder = TraceBuilder()
     for index in range(4):
         builder.kernel(100 * index, 100 * index + 60)
         builder.kernel(100 * index + 60, 100 * index + 100, kernel)
-    builder.kernel(400, 410, ALL_REDUCE, stream=20)
-    found = result(builder, tmp_path)
-    assert (found.metrics.num_on_compute_stream, found.compute_streams) == (4, (7,))
-    assert found.metrics.exposed_on_compute_stream_ns == 160
-    finding = only(found)
-    assert finding.severity == Severity.INFO
-    assert "4 of 5 communication operations run on stream 7" in finding.title
-    assert ("async_op=True" in finding.advice[0]) == (kernel == ALL_REDUCE)
-    assert ("isend and irecv" in finding.advice[0]) == (kernel == SEND_RECV)
-    name = "AllReduce" if kernel == ALL_REDUCE else "SendRecv"
-    assert finding.evidence[0].label == f"{name} on stream 7, which computes"
+    return builder.kernel(400, 410, ALL_REDUCE, stream=20)
 
 
-def test_a_helper_kernel_makes_no_compute_stream(tmp_path: Path) -> None:
+def beside_a_helper() -> TraceBuilder:
+    """One kernel that computes makes no compute stream."""
     builder = TraceBuilder().kernel(0, 1, stream=20)
     for index in range(1, 20):
         builder.kernel(10 * index, 10 * index + 9, ALL_REDUCE, stream=20)
-    assert result(builder, tmp_path).metrics.num_on_compute_stream == 0
+    return builder
+
+
+PROGRAMS = {
+    "of two communicators": sends(communicators=(7, 8), peers=(1, 1)),
+    "to two peers": sends(communicators=(7, 7), peers=(1, 2)),
+    "to one peer": sends(communicators=(7, 7), peers=(1, 1)),
+    "of two groups": of_two_groups(),
+    "of unknown dependence": of_unknown_dependence(),
+    "needed before a large one": small_behind_large(is_needed=True),
+    "not needed before a large one": small_behind_large(is_needed=False),
+    "five at once": five_at_once(),
+    "with events": with_events(),
+    "without launches": without_launches(),
+    "without communication": TraceBuilder().kernel(0, 5),
+    "on the compute stream": on_the_compute_stream(ALL_REDUCE),
+    "sends on the compute stream": on_the_compute_stream(SEND_RECV),
+    "beside a helper kernel": beside_a_helper(),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
+    kept(nccl_serialization.findings(result(PROGRAMS[name], tmp_path)))
+
+
+@pytest.mark.parametrize(("gap", "blocked"), [(0, 1), (20_000, 1), (20_001, 0), (-5, 1)])
+def test_it_counts_only_what_follows_closely(tmp_path: Path, gap: int, blocked: int) -> None:
+    builder = TraceBuilder().kernel(MS, 2 * MS, ALL_REDUCE, launch=(0, 1))
+    builder.kernel(2 * MS + gap, 3 * MS, ALL_REDUCE, launch=(2, 3))
+    assert result(builder, tmp_path).metrics.num_blocked == blocked
 
 
 @pytest.mark.parametrize("sample", GPU_SAMPLES, ids=lambda path: path.stem)

@@ -3,14 +3,14 @@
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.reference.overlap_slowdown import reference
 from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
-from tests.support.claims import assert_missing, only_finding, only_gap
+from tests.support.claims import assert_missing
+from tests.support.kept_claims import Kept
 from tests.support.selection import long_after
 from tests.support.traces import GPU_SAMPLES, WITH_DDP, ranks_of
 from traceprof.analyses import overlap_slowdown
@@ -182,21 +182,6 @@ def test_other_places_say_nothing_that_is_measured(tmp_path: Path) -> None:
     assert (result.assumed.num_overlapped, result.assumed.excess_ns) == (8, 8 * 200)
 
 
-def test_what_never_ran_alone_at_its_place_is_assumed_to_be_like_others(tmp_path: Path) -> None:
-    # Each step: two of 100 ns alone, then one of 178 ns that always is beside communication.
-    path = steps_of((100, 0, False), (100, 0, False), (178, 0, True), num_steps=90).write(tmp_path)
-    finding = only_finding(judged(path))
-    assert finding.severity is Severity.LOW  # what is assumed is no more
-    numbers: Any = finding.metrics
-    assert (numbers["excess_ns"], numbers["num_overlapped"]) == (0, 0)
-    assert numbers["num_assumed"] == pytest.approx(90, abs=1)  # one may be outside the steps
-    assert numbers["assumed_excess_ns"] == 78 * numbers["num_assumed"] == finding.impact_ns
-    assert numbers["slowdown"] == 1.78
-    checked = f"none of {numbers['num_assumed']} can be checked"
-    assert "1.78 times as long beside communication as alone, if kernels of one" in finding.title
-    assert checked in finding.title
-
-
 def test_operations_that_never_ran_alone_may_cost_all_of_their_time_beside(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for number, begin in enumerate(range(0, 8000, 1000)):
@@ -229,55 +214,6 @@ def test_without_steps_nothing_ran_alone_at_the_same_place(tmp_path: Path) -> No
     assert result.per_step_at_most_ns == pytest.approx(150 / 2, rel=0.02)
 
 
-def test_kernels_that_coincide_cost_nothing_that_is_known(tmp_path: Path) -> None:
-    builder = run_of()
-    for index in range(30):
-        builder.kernel(3000 + 150 * index, 3150 + 150 * index, grid=(8, 1, 1), stream=8)
-    missing = only_gap(judged(builder.write(tmp_path)))
-    assert "60 ran beside other compute" in missing.reason
-
-
-def test_a_slowdown_says_what_it_costs_and_gains(tmp_path: Path) -> None:
-    finding = only_finding(judged(run_of().write(tmp_path)))
-    assert (finding.id, finding.severity) == ("overlap-slowdown", Severity.MEDIUM)
-    assert (finding.impact_ns, finding.impact_fraction) == (1500, 0.2)
-    assert finding.metrics == {
-        "slowdown": 1.5, "excess_ns": 1500, "assumed_excess_ns": 0, "num_assumed": 0,
-        "num_overlapped": 30, "num_alone": 30,
-        "matched_fraction": 1.0, "num_disturbed": 0, "communication_slowdown": None,
-        "sure_slowdown": 1.5, "noise_ns": 0, "hidden_ns": 4500, "net_gain_ns": 3000,
-        "num_sms_taken": 24, "max_sms_taken": 24, "num_sms": None, "coverage": 1.0,
-    }  # fmt: skip
-    (evidence,) = finding.evidence
-    assert (evidence.end_ns - evidence.start_ns, evidence.label) == (
-        150,
-        "gemm, 150 ns beside communication on average, and 100 ns alone",
-    )
-    assert "1.50 times as long" in finding.title
-
-
-def test_a_tax_smaller_than_the_gain_is_not_high(tmp_path: Path) -> None:
-    costly = run_of(beside=190, times=20).write(tmp_path / "costly.sqlite")
-    finding = only_finding(judged(costly))
-    assert finding.impact_fraction > 0.25
-    assert finding.severity == Severity.MEDIUM
-    # Kernels that take three times as long cost twice what communication they can hide.
-    worse = run_of(beside=300, times=20).write(tmp_path / "worse.sqlite")
-    finding = only_finding(judged(worse))
-    assert finding.metrics["net_gain_ns"] == 2000
-    assert finding.severity == Severity.MEDIUM
-    # Peer copies during little more than half of each kernel: overlap gains less than it costs.
-    builder = TraceBuilder()
-    for index in range(30):
-        builder.kernel(1000 * index, 1000 * index + 100)
-    for index in range(30, 60):
-        builder.kernel(1000 * index, 1000 * index + 900)
-        builder.memcpy(1000 * index + 50, 1000 * index + 510, "PtoP")
-    finding = only_finding(judged(builder.write(tmp_path / "loss.sqlite")))
-    assert finding.metrics["net_gain_ns"] == 30 * 460 - 30 * 800
-    assert finding.severity == Severity.HIGH
-
-
 def test_what_chance_explains_is_not_claimed(tmp_path: Path) -> None:
     # One name and grid, two kinds of work: 100 ns mostly, and 10 µs now and then, wherever it runs.
     chance = random.Random(5)
@@ -298,29 +234,6 @@ def test_what_chance_explains_is_not_claimed(tmp_path: Path) -> None:
     builder.kernel(time - 30 * 200, time, NCCL, stream=20)
     (result,) = assert_agreement(builder.write(tmp_path / "few.sqlite"))
     assert (result.comparison.slowdown, overlap_slowdown.findings(result)) == (2.0, [])
-
-
-@pytest.mark.parametrize(("beside", "claimed"), [(103, False), (108, True)])
-def test_a_small_slowdown_is_not_claimed(tmp_path: Path, beside: int, *, claimed: bool) -> None:
-    found = judged(run_of(beside=beside).write(tmp_path))
-    assert [isinstance(claim, Finding) for claim in found] == [True] * claimed
-
-
-@pytest.mark.parametrize(
-    ("builder", "why", "how"),
-    [
-        (run_of(times=19), "19 (100.0 % of their time)", "no_sync()"),
-        (
-            run_of(beside=100).kernel(10_000, 40_000, NCCL).kernel(10_000, 40_000, "relu"),
-            "30 (9.1 % of their time)",
-            "no_sync()",
-        ),
-    ],
-)
-def test_what_cannot_be_judged_says_how_to_collect_it(
-    tmp_path: Path, builder: TraceBuilder, why: str, how: str
-) -> None:
-    assert_missing(judged(builder.write(tmp_path)), why, how)
 
 
 @pytest.mark.slow
@@ -380,6 +293,49 @@ def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
             with ranks_of(real_trace) as ranks:
                 start = ranks[0].window.start_ns
             assert_agreement(real_trace, (start + 10**8, start + 4 * 10**8))
+
+
+def in_twos() -> TraceBuilder:
+    builder = run_of()
+    for index in range(30):
+        builder.kernel(3000 + 150 * index, 3150 + 150 * index, grid=(8, 1, 1), stream=8)
+    return builder
+
+
+def beside_peer_copies() -> TraceBuilder:
+    """During little more than half of each kernel: overlap gains less than it costs."""
+    builder = TraceBuilder()
+    for index in range(30):
+        builder.kernel(1000 * index, 1000 * index + 100)
+    for index in range(30, 60):
+        builder.kernel(1000 * index, 1000 * index + 900)
+        builder.memcpy(1000 * index + 50, 1000 * index + 510, "PtoP")
+    return builder
+
+
+PROGRAMS = {
+    "slower by half": run_of(),
+    "a tax of more than a quarter is smaller than the gain": run_of(beside=190, times=20),
+    # Kernels that take three times as long cost twice what communication they can hide.
+    "a tax that nearly is the gain": run_of(beside=300, times=20),
+    "a tax that is larger": beside_peer_copies(),
+    "too little": run_of(beside=103),
+    "a little": run_of(beside=108),
+    "too few": run_of(times=19),
+    "too little of their time": run_of(beside=100)
+    .kernel(10_000, 40_000, NCCL)
+    .kernel(10_000, 40_000, "relu"),
+    "beside other compute": in_twos(),
+    # Each step: two of 100 ns alone, then one of 178 ns that always is beside communication.
+    "never alone at its place": steps_of(
+        (100, 0, False), (100, 0, False), (178, 0, True), num_steps=90
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
+    kept(judged(PROGRAMS[name].write(tmp_path)))
 
 
 def test_too_few_at_the_same_place_of_a_real_step_are_not_judged(traces: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from tests.reference.links import reference_staged
 from tests.support.builders import TraceBuilder
-from tests.support.claims import only_gap, results_of
+from tests.support.claims import results_of
 from tests.support.databases import change
+from tests.support.kept_claims import Kept
 from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, ranks_of
 from traceprof.analyses import peer_transfers
 from traceprof.findings import Finding, Severity
@@ -88,11 +89,6 @@ def test_two_legs_are_one_copy(tmp_path: Path) -> None:
     )
 
 
-def test_the_receivers_compute_hides_it(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 400).kernel(90, 310, device=1)
-    assert judged(staged(builder, 100, 77).write(tmp_path)) == []
-
-
 @pytest.mark.parametrize(("missing", "found"), [(1, [(0, 1000, 0.0)]), (2, [])])
 def test_a_leg_alone(tmp_path: Path, missing: int, found: list[tuple[int, int, float]]) -> None:
     """A copy is counted by its first leg, to the host."""
@@ -103,14 +99,6 @@ def test_a_leg_alone(tmp_path: Path, missing: int, found: list[tuple[int, int, f
     findings = judged(path)
     values = [(one.rank, one.metrics["bytes"], one.metrics["coverage"]) for one in findings]
     assert values == found
-
-
-def test_without_kinds_of_memory_nothing_is_ruled_out(tmp_path: Path) -> None:
-    builder = TraceBuilder().memcpy(0, 10)
-    for column in ("srcKind", "dstKind"):
-        builder.without("CUPTI_ACTIVITY_KIND_MEMCPY", column)
-    missing = only_gap(judged(builder.write(tmp_path)))
-    assert missing.id == "peer-copy-through-host"
 
 
 def test_random_legs(tmp_path: Path) -> None:
@@ -142,64 +130,53 @@ def sending(durations: list[int], label: str = "send dst=1 bytes=4194304") -> Tr
     return builder.memcpy(time, time + 1_000_000, "PtoP", bytes=4 * MIB, source=0, destination=1)
 
 
-def test_a_slow_send(tmp_path: Path) -> None:
-    (finding,) = judged(sending([3_000_000, 2_000_000, 4_000_000]).write(tmp_path))
-    assert finding.id == "nccl-p2p-slower-than-copy"
-    assert finding.metrics["nccl_gb_per_s"] == 4 * MIB / 2_000_000  # the one that waited least
-    assert finding.metrics["copy_gb_per_s"] == 4 * MIB / 1_000_000
-    assert finding.metrics["ratio"] == pytest.approx(2.0)
-    assert finding.impact_ns == 9_000_000
-    assert finding.metrics["coverage"] == 1.0
-
-
-def test_waiting_is_not_slow(tmp_path: Path) -> None:
-    assert judged(sending([30_000_000, 1_000_000]).write(tmp_path)) == []
-
-
-@pytest.mark.parametrize(
-    ("label", "says"),
-    [
-        ("isend dst=1 dtype=float32", "bytes and peers"),
-        ("send bytes=4194304", "bytes and peers"),
-        ("send dst=5 bytes=4194304", "bytes and peers"),  # a rank of another report
-        ("send dst=1 bytes=1000", "1 MiB"),
-        ("recv src=1 bytes=4194304", "same way"),
-        ("all_reduce bytes=4194304", "bytes and peers"),
-    ],
-)
-def test_what_cannot_be_compared(tmp_path: Path, label: str, says: str) -> None:
-    missing = only_gap(judged(sending([2_000_000], label).write(tmp_path)))
-    assert says in missing.reason
-
-
-def test_one_label_around_two_kernels_sizes_neither(tmp_path: Path) -> None:
-    builder = sending([2_000_000])
-    builder.kernel(3_000_000, 5_000_000, SEND, launch=(1020, 1030), stream=9)
-    (missing,) = judged(builder.write(tmp_path))
-    assert "bytes and peers" in missing.reason
-
-
-def test_sends_queued_before_the_capture_are_not_sized(tmp_path: Path) -> None:
-    builder = sending([2_000_000]).kernel(500, 900, SEND, launch=False, stream=9)
-    (finding,) = judged(builder.write(tmp_path))
-    assert finding.metrics["coverage"] == 0.5
-
-
-def test_ranks_that_all_see_device_0_do_not_tell_the_way(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 10, pid=2000)
-    builder.nvtx("send dst=1 bytes=4194304", 0, 50, domain="traceprof")
-    builder.kernel(100, 2_000_000, SEND, launch=(10, 40))
-    builder.memcpy(2_000_000, 3_000_000, "PtoP", bytes=4 * MIB, source=0, destination=1)
-    only_gap(judged(builder.write(tmp_path)))
-
-
-def test_without_a_copy_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
-    (missing,) = judged(TraceBuilder().kernel(0, 10, SEND).write(tmp_path))
-    assert "no copy between devices" in missing.reason
-
-
 def test_an_empty_window(tmp_path: Path) -> None:
     with ranks_of(staged(sending([2_000_000]), 100, 99).write(tmp_path)) as ranks:
         result = peer_transfers.run(ranks[0], Window(10, 10))
     assert (result.staged, result.comparisons, result.num_send_recv) == (None, (), 0)
     assert peer_transfers.findings(result) == []
+
+
+def labelled(label: str) -> TraceBuilder:
+    return sending([2_000_000], label)
+
+
+def all_on_device_0() -> TraceBuilder:
+    builder = TraceBuilder().kernel(0, 10, pid=2000)
+    builder.nvtx("send dst=1 bytes=4194304", 0, 50, domain="traceprof")
+    builder.kernel(100, 2_000_000, SEND, launch=(10, 40))
+    return builder.memcpy(2_000_000, 3_000_000, "PtoP", bytes=4 * MIB, source=0, destination=1)
+
+
+LABELS = (
+    *("isend dst=1 dtype=float32", "send bytes=4194304", "send dst=1 bytes=1000"),
+    *("recv src=1 bytes=4194304", "all_reduce bytes=4194304"),
+    "send dst=5 bytes=4194304",  # a rank of another report
+)
+
+
+PROGRAMS = {
+    "hidden by the receiver's compute": staged(
+        TraceBuilder().kernel(0, 400).kernel(90, 310, device=1), 100, 77
+    ),
+    "unknown memory": TraceBuilder()
+    .memcpy(0, 10)
+    .without("CUPTI_ACTIVITY_KIND_MEMCPY", "srcKind")
+    .without("CUPTI_ACTIVITY_KIND_MEMCPY", "dstKind"),
+    "slow sends": sending([3_000_000, 2_000_000, 4_000_000]),  # the second waited least
+    "sends that wait": sending([30_000_000, 1_000_000]),
+    "one label around two kernels": sending([2_000_000]).kernel(
+        3_000_000, 5_000_000, SEND, launch=(1020, 1030), stream=9
+    ),
+    "queued before the capture": sending([2_000_000]).kernel(
+        500, 900, SEND, launch=False, stream=9
+    ),
+    "all see device 0": all_on_device_0(),
+    "no copy": TraceBuilder().kernel(0, 10, SEND),
+    **{label: labelled(label) for label in LABELS},
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
+    kept(judged(PROGRAMS[name].write(tmp_path)))

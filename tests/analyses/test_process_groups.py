@@ -1,6 +1,7 @@
 """What ranks without a GPU communicate, DDP's buckets, and what many groups at once cost."""
 
 import json
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.kept_claims import Kept
 from tests.support.selection import long_after
 from tests.support.traces import closed_analysis, ranks_of
 from traceprof.analyses import collectives, gradient_buckets, process_group_scaling
@@ -20,7 +22,7 @@ from traceprof.analyses.process_group_scaling import (
     groups_at_once,
 )
 from traceprof.analysis import Options, analyze
-from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.findings import Finding, NotApplicable
 from traceprof.reports import json as json_report
 from traceprof.reports import text as text_report
 from traceprof.run.rank import Window
@@ -239,29 +241,6 @@ def judged(*paths: Path, **options: Any) -> tuple[tuple[Finding, ...], tuple[Not
     return analysis.findings, analysis.not_applicable
 
 
-def test_phases_with_more_and_more_groups(tmp_path: Path) -> None:
-    builder = phases(TraceBuilder(), 200_000, 300_000, 500_000)
-    builder.machine(host="box", cores=2, start_utc=10**18)
-    for rank in range(6):
-        builder.threads("python", "pt_gloo_runloop", "gloo_tcp_loop", "[NSys]", pid=10 + rank)
-    (finding,), missing = judged(builder.write(tmp_path))
-    assert not missing
-    metrics = finding.metrics
-    assert (metrics["num_groups"], metrics["us_per_operation"]) == (3, 500.0)
-    assert (metrics["least_groups"], metrics["us_per_operation_at_least"]) == (1, 200.0)
-    assert metrics["growth"] == 2.5
-    assert (metrics["num_operations"], metrics["operations_per_group"]) == (1200, 400)
-    assert metrics["coverage"] == 1.0
-    # Ranks 4 and 5 were there in the third phase only, of whose 50 ms three fifths are extra.
-    assert finding.rank in (4, 5)
-    assert (finding.impact_ns, finding.impact_fraction) == (30 * MS, 0.6)
-    assert finding.severity is Severity.HIGH
-    assert (metrics["num_processes"], metrics["num_threads"], metrics["num_cores"]) == (6, 18, 2)
-    assert "2.5 times as long as with 1 (6 processes with 18 threads on 2 cores)" in finding.title
-    assert finding.evidence[0].label == "AllReduce of 400 B on group 2, 3 groups at once"
-    assert finding.evidence[0].start_ns >= (20 + 30) * MS
-
-
 @pytest.mark.parametrize("are_utc", long_after(1, [True, False]))
 def test_reports_of_several_runs_on_one_machine(tmp_path: Path, are_utc: bool) -> None:
     paths = []
@@ -295,61 +274,30 @@ def test_reports_that_cannot_be_put_on_one_clock(
     assert "3 process groups communicate at once" in missing.reason
 
 
-def test_always_as_many_groups_tells_no_growth(tmp_path: Path) -> None:
-    findings, (missing,) = judged(pairs(TraceBuilder(), 3, 100_000).write(tmp_path))
-    assert findings == ()
-    assert (missing.id, missing.rank) == ("process-group-scaling", None)
-    assert "too few ran with fewer groups to compare" in missing.reason
+def more_and_more() -> TraceBuilder:
+    """Ranks 4 and 5 are there in the third phase only, whose 50 ms are three fifths extra."""
+    builder = phases(TraceBuilder(), 200_000, 300_000, 500_000)
+    builder.machine(host="box", cores=2, start_utc=10**18)
+    for rank in range(6):
+        builder.threads("python", "pt_gloo_runloop", "gloo_tcp_loop", "[NSys]", pid=10 + rank)
+    return builder
 
 
-@pytest.mark.parametrize(
-    "builder",
-    [
-        pairs(TraceBuilder(), 1, 100_000),  # one group
-        phases(TraceBuilder(), 200_000, 230_000),  # less than a fifth more
-        phases(TraceBuilder(), 300_000, 200_000),  # cheaper
-        pairs(TraceBuilder(), 3, 100_000, count=MIN_OPERATIONS // 6),  # too few to tell
-        pairs(TraceBuilder(), 3, 100_000, size=1 << 20),  # large ones share bandwidth
-        TraceBuilder().label("forward", 0, 9),
-        TraceBuilder().kernel(0, 9),
-    ],
-)  # fmt: skip
-def test_what_is_no_finding(tmp_path: Path, builder: TraceBuilder) -> None:
-    assert judged(builder.write(tmp_path)) == ((), ())
-
-
-def test_large_operations_are_not_compared_with_small_ones(tmp_path: Path) -> None:
-    builder = pairs(TraceBuilder(), 1, 100_000)
-    pairs(builder, 3, 900_000, start=20 * MS, size=4096)  # another size: another signature
-    findings, (missing,) = judged(builder.write(tmp_path))
-    assert findings == ()
-    assert "900 µs" in missing.reason
-
-
-def test_what_compute_hides_costs_nothing(tmp_path: Path) -> None:
+def beside_compute() -> TraceBuilder:
     builder = phases(TraceBuilder(), 200_000, 500_000)
     for rank in range(4):
         builder.label("backward", 0, 100 * MS, pid=10 + rank, tid=99)
-    assert judged(builder.write(tmp_path)) == ((), ())
+    return builder
 
 
-def test_only_operations_in_the_window_are_compared(tmp_path: Path) -> None:
-    path = phases(TraceBuilder(), 200_000, 500_000).write(tmp_path)
-    assert len(judged(path)[0]) == 1
-    findings, (missing,) = judged(path, time_range=(20 * MS + 1, None))
-    assert findings == ()
-    assert "2 process groups" in missing.reason
-
-
-def test_operations_of_no_told_group_are_left_out(tmp_path: Path) -> None:
+def without_groups() -> TraceBuilder:
     builder = TraceBuilder()
-    for seq in range(100):
-        start = 1000 * seq
-        builder.label(f"all_reduce bytes=4 rank=0 size=2 seq={seq}", start, start + 900)
-    assert judged(builder.write(tmp_path)) == ((), ())
+    for start in range(0, 100_000, 1000):
+        builder.label(f"all_reduce bytes=4 rank=0 size=2 seq={start}", start, start + 900)
+    return builder
 
 
-def test_barriers_are_small(tmp_path: Path) -> None:
+def barriers() -> TraceBuilder:
     builder, start = TraceBuilder(), 0
     for num_groups, took in ((1, 100_000), (2, 300_000)):
         for seq in range(100):
@@ -357,6 +305,42 @@ def test_barriers_are_small(tmp_path: Path) -> None:
                 text = f"barrier group={group} rank={group} size=2 seq={start // 10_000 + seq}"
                 builder.label(text, start + took * seq, start + took * (seq + 1), pid=10 + group)
         start += took * 101
-    (finding,), _ = judged(builder.write(tmp_path))
-    assert finding.metrics["growth"] == 3.0
-    assert finding.evidence[0].label == f"Barrier on group {finding.rank}, 2 groups at once"
+    return builder
+
+
+def larger_ones() -> TraceBuilder:
+    """Another size is another signature."""
+    return pairs(pairs(TraceBuilder(), 1, 100_000), 3, 900_000, start=20 * MS, size=4096)
+
+
+PROGRAMS: dict[str, Callable[[], TraceBuilder]] = {
+    "more and more groups": more_and_more,
+    "barriers": barriers,
+    "always as many groups": lambda: pairs(TraceBuilder(), 3, 100_000),
+    "small and larger ones": larger_ones,
+    "beside compute": beside_compute,
+    "without groups": without_groups,
+    "one group": lambda: pairs(TraceBuilder(), 1, 100_000),
+    "less than a fifth more": lambda: phases(TraceBuilder(), 200_000, 230_000),
+    "cheaper": lambda: phases(TraceBuilder(), 300_000, 200_000),
+    "too few to tell": lambda: pairs(TraceBuilder(), 3, 100_000, count=MIN_OPERATIONS // 6),
+    "large ones share bandwidth": lambda: pairs(TraceBuilder(), 3, 100_000, size=1 << 20),
+    "no communication": lambda: TraceBuilder().label("forward", 0, 9),
+    "a GPU": lambda: TraceBuilder().kernel(0, 9),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
+    findings, missing = judged(PROGRAMS[name]().write(tmp_path))
+    kept([*findings, *missing])
+
+
+def test_only_operations_in_the_window_are_compared(tmp_path: Path, kept: Kept) -> None:
+    path = phases(TraceBuilder(), 200_000, 500_000).write(tmp_path)
+    kept(
+        claim
+        for start in (0, 20 * MS + 1)
+        for claims in judged(path, time_range=(start, None))
+        for claim in claims
+    )

@@ -14,13 +14,12 @@ from tests.reference.spans import Span
 from tests.reference.streams import read
 from tests.reference.unfused import OPTIMIZER_RANGE, expected
 from tests.support.builders import TraceBuilder
-from tests.support.claims import only_finding
+from tests.support.kept_claims import Kept
 from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.selection import few_and_many, long_after
 from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, ranks_of
 from traceprof.analyses import unfused_kernels
 from traceprof.analyses.unfused_kernels import UnfusedKernelsResult
-from traceprof.findings import Severity
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.run.rank import Window
 
@@ -110,90 +109,6 @@ def test_attention_has_no_long_gap(tmp_path: Path, gap: int, attention_ns: int) 
     builder.kernel(300 + gap, 400 + gap, SGEMM)
     (result,) = assert_agreement(builder.write(tmp_path))
     assert result.metrics.attention_ns == attention_ns
-
-
-def test_the_finding_of_attention(tmp_path: Path) -> None:
-    """Nothing of a chain in it is counted twice, and advice begins with what costs more."""
-    (result,) = assert_agreement(row(SGEMM, MUL, SOFTMAX, ADD, SGEMM, LAYOUT).write(tmp_path))
-    finding = only_finding(unfused_kernels.findings(result))
-    assert finding.impact_ns == finding.metrics["attention_ns"] == 600
-    assert finding.title.startswith("attention that is not one kernel takes 600 ns; 48.0 % of")
-    assert "attention in 5 kernels: multiplication, softmax" in finding.evidence[0].label
-    assert "scaled_dot_product_attention" in finding.advice[0]
-    alone = row(SGEMM, SOFTMAX, SGEMM, *[SGEMM] * 9).write(tmp_path / "alone.sqlite")
-    finding = only_finding(unfused_kernels.findings(assert_agreement(alone)[0]))
-    assert finding.title == "attention that is not one kernel takes 330 ns"
-    assert len(finding.advice) == 1
-    few = row(*[MUL, ADD, SUM] * 9, SGEMM, SOFTMAX, SGEMM).write(tmp_path / "few.sqlite")
-    finding = only_finding(unfused_kernels.findings(assert_agreement(few)[0]))
-    assert "torch.compile" in finding.advice[0]
-    assert "scaled_dot_product_attention" in finding.advice[-1]
-
-
-def test_the_finding(tmp_path: Path) -> None:
-    # 3 of 4 kernels are a chain: 100 + 110 of (3000 + 130) ns could go.
-    (result,) = assert_agreement(row(MUL, ADD, LAYOUT, SGEMM).write(tmp_path))
-    finding = only_finding(unfused_kernels.findings(result))
-    assert finding.saving is not None
-    assert "launching them" in (finding.saving.limited_by or "")  # more than its kernels take
-    assert finding.severity == Severity.LOW
-    assert finding.impact_ns == 210
-    assert finding.metrics == {
-        "kernel_ns": 330, "optimizer_ns": 0, "attention_ns": 0, "fraction": 330 / 460,
-        "num_kernels": 3, "num_chains": 1, "longest_chain": 3, "layout_ns": 120,
-        "idle_ns": 900 + 890, "coverage": 1.0,
-    }  # fmt: skip
-    (evidence,) = finding.evidence
-    assert (evidence.start_ns, evidence.end_ns) == (0, 2120)
-    assert evidence.label == (
-        "3 kernels in a row: at most 210 ns to gain (MulFunctor, CUDAFunctor_add, nchwToNhwcKernel)"
-    )
-    # The GPU is idle for longer than the chain runs.
-    assert any("reduce-overhead" in text for text in finding.advice)
-    assert any("channels_last" in text for text in finding.advice)
-
-
-@pytest.mark.parametrize(
-    ("names", "length", "gap", "first"),
-    [
-        ((MUL, ADD, SUM), 100, 0, "torch.compile(model)"),
-        ((MUL, ADD, DIVIDE), 100, 0, "fused=True"),
-        # Beside a fused optimizer they are of clipping, which it does not hold.
-        ((MUL, ADD, DIVIDE, SUM, ADAM), 100, 0, "torch.compile(model)"),
-        ((MUL, ADD, SUM), 100, 500, "make_graphed_callables"),
-        ((MUL, ADD, SUM), 300_000, 600_000, "torch.compile(model)"),  # no launch takes so long
-    ],
-)
-def test_advice_fits_what_ran(
-    tmp_path: Path, names: tuple[str, ...], length: int, gap: int, first: str
-) -> None:
-    builder = TraceBuilder()
-    for index, name in enumerate(names):
-        begin = (length + gap) * index
-        builder.kernel(begin, begin + length, name)
-    (result,) = assert_agreement(builder.write(tmp_path))
-    finding = only_finding(unfused_kernels.findings(result))
-    assert first in finding.advice[0]
-    assert ADAM not in names or "fused=True" not in " ".join(finding.advice)
-
-
-def test_chains_of_other_programs_are_no_finding(tmp_path: Path) -> None:
-    """Who writes the kernels fuses them by hand, or has a compiler that did."""
-    eigen = row(*(f"EigenMetaKernel<{index}>" for index in range(3)))
-    (result,) = assert_agreement(eigen.write(tmp_path))
-    assert result.saved_ns
-    assert not unfused_kernels.findings(result)
-
-
-def test_the_limit_also_counts_what_compilers_fuse_besides(tmp_path: Path) -> None:
-    """In silu(x @ a) * (x @ b), a multiplication of matrices parts what one kernel can do."""
-    builder = row(SGEMM, MUL, MUL, SGEMM, MUL, SGEMM, NORM, ADD, SUM, SGEMM)
-    (result,) = assert_agreement(builder.write(tmp_path))
-    assert result.metrics.num_chains == 1
-    assert (result.saved_ns, result.most_ns) == (160 + 170, 160 + 170 + 110 + 120 + 140)
-    finding = only_finding(unfused_kernels.findings(result))
-    assert finding.saving is not None
-    assert (finding.saving.high_ns, finding.impact_ns) == (700, 330)
 
 
 @pytest.mark.parametrize("seed", long_after(2, range(4)))
@@ -312,3 +227,37 @@ def test_bytes_of_random_chains_by_hand(num_examples: int, tmp_path: Path) -> No
         assert with_bytes == pytest.approx(max(total - least, 0), abs=0.01)
         num_less += with_bytes < plain
     assert 3 < num_less < num_examples
+
+
+def spaced(*names: str, length: int = 100, gap: int = 0) -> TraceBuilder:
+    builder = TraceBuilder()
+    for index, name in enumerate(names):
+        begin = (length + gap) * index
+        builder.kernel(begin, begin + length, name)
+    return builder
+
+
+PROGRAMS = {
+    # 3 of 4 kernels are a chain: 100 + 110 of (3000 + 130) ns could go.
+    "a chain": row(MUL, ADD, LAYOUT, SGEMM),
+    # Nothing of a chain in it is counted twice, and advice begins with what costs more.
+    "attention": row(SGEMM, MUL, SOFTMAX, ADD, SGEMM, LAYOUT),
+    "attention alone": row(SGEMM, SOFTMAX, SGEMM, *[SGEMM] * 9),
+    "little attention": row(*[MUL, ADD, SUM] * 9, SGEMM, SOFTMAX, SGEMM),
+    "without gaps": spaced(MUL, ADD, SUM),
+    "an optimizer": spaced(MUL, ADD, DIVIDE),
+    # Beside a fused optimizer they are of clipping, which it does not hold.
+    "beside a fused optimizer": spaced(MUL, ADD, DIVIDE, SUM, ADAM),
+    "with gaps": spaced(MUL, ADD, SUM, gap=500),
+    "with gaps longer than a launch": spaced(MUL, ADD, SUM, length=300_000, gap=600_000),
+    # Who writes the kernels fuses them by hand, or has a compiler that did.
+    "not PyTorch": row(*(f"EigenMetaKernel<{index}>" for index in range(3))),
+    # In silu(x @ a) * (x @ b), a multiplication of matrices parts what one kernel can do.
+    "what compilers fuse besides": row(SGEMM, MUL, MUL, SGEMM, MUL, SGEMM, NORM, ADD, SUM, SGEMM),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
+    (result,) = assert_agreement(PROGRAMS[name].write(tmp_path))
+    kept(unfused_kernels.findings(result))

@@ -7,11 +7,10 @@ import pytest
 
 from tests.reference.idle_causes import unified_memory as expected
 from tests.support.builders import TraceBuilder
-from tests.support.claims import only_finding
+from tests.support.kept_claims import Kept
 from tests.support.traces import ranks_of
 from traceprof.analyses import unified_memory
 from traceprof.analyses.unified_memory import UnifiedMemoryResult
-from traceprof.findings import Severity
 from traceprof.run.rank import Window
 
 US = 1_000
@@ -32,21 +31,13 @@ def page(builder: TraceBuilder, start: int, end: int) -> TraceBuilder:
     return builder.memcpy(start, end, "unified HtoD", bytes=1 << 16, launch=False, stream=0)
 
 
-def test_a_kernel_that_waits(tmp_path: Path) -> None:
+def test_a_kernel_that_waits(tmp_path: Path, kept: Kept) -> None:
     # kernels |= add 0-100 =|  |= mul 110-120 =|
     # pages      20-40, 60-70            (118-130: 2 of it while mul runs)
     builder = TraceBuilder().kernel(0, 100 * US, "add").kernel(110 * US, 120 * US, "mul")
     for start, end in ((20, 40), (60, 70), (118, 130)):
         page(builder, start * US, end * US)
-    result = judged(builder.write(tmp_path))
-    metrics = result.metrics
-    assert (metrics.moving_ns, metrics.kernel_ns) == (32 * US, 110 * US)
-    assert (metrics.num_moves, metrics.bytes, metrics.coverage) == (3, 3 << 16, 1.0)
-    finding = only_finding(unified_memory.findings(result))
-    assert finding.severity is Severity.MEDIUM
-    assert finding.evidence[0].label == "add: pages moved for 30 µs of it"
-    assert finding.saving is not None
-    assert finding.saving.high_ns == pytest.approx(110 * US, rel=0.02)
+    kept(unified_memory.findings(judged(builder.write(tmp_path))))
 
 
 def test_the_evidence_lies_in_the_window(tmp_path: Path) -> None:
@@ -56,20 +47,17 @@ def test_the_evidence_lies_in_the_window(tmp_path: Path) -> None:
     assert [(one.start_ns, one.end_ns) for one in result.evidence] == [(10 * US, 30 * US)]
 
 
-def test_other_copies_hide_behind_kernels(tmp_path: Path) -> None:
+def test_other_copies_hide_behind_kernels(tmp_path: Path, kept: Kept) -> None:
     builder = TraceBuilder().kernel(0, 100 * US).memcpy(10 * US, 90 * US, "HtoD", stream=8)
     builder.memcpy(10 * US, 90 * US, "unified DtoH", launch=False, stream=0)
-    result = judged(builder.write(tmp_path))
-    assert (result.metrics.moving_ns, unified_memory.findings(result)) == (0, [])
+    kept(unified_memory.findings(judged(builder.write(tmp_path))))
 
 
-def test_what_a_program_prefetches_does_not_count(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 100 * US)
-    page(builder, 20 * US, 40 * US)
+def test_what_a_program_prefetches_does_not_count(tmp_path: Path, kept: Kept) -> None:
+    builder = page(TraceBuilder().kernel(0, 100 * US), 20 * US, 40 * US)
     builder.api("cudaMemPrefetchAsync_v8000", 50 * US, 51 * US)
     page(builder, 60 * US, 70 * US)
-    metrics = judged(builder.write(tmp_path)).metrics
-    assert (metrics.moving_ns, metrics.num_moves, metrics.coverage) == (20 * US, 1, 0.5)
+    kept(unified_memory.findings(judged(builder.write(tmp_path))))
 
 
 @pytest.mark.parametrize("seed", range(20))

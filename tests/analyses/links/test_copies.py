@@ -12,13 +12,12 @@ from tests.reference.links import reference_series
 from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
 from tests.support.claims import A100, MIB, assert_copies_agree, assert_counters_agree, judged
-from tests.support.commands import alter
+from tests.support.kept_claims import Kept
 from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, ranks_of
 from traceprof.analyses import links
 from traceprof.analyses.links import link_counters, link_usage
-from traceprof.findings import NotApplicable, Severity
+from traceprof.findings import Severity
 from traceprof.run.opening import Window
-from traceprof.trace.nsight import schema
 
 
 def copying(size: int, nanoseconds: int, **how: Any) -> TraceBuilder:
@@ -32,62 +31,37 @@ def copying(size: int, nanoseconds: int, **how: Any) -> TraceBuilder:
     )
 
 
-def test_a_link_at_its_limit(tmp_path: Path) -> None:
-    path = copying(30_000_000, 1_000_000).write(tmp_path)
-    (finding,) = judged(path)
-    assert (finding.id, finding.severity) == ("link-saturated", Severity.HIGH)
-    assert finding.impact_ns == 1_000_000
-    assert finding.metrics["gb_per_s"] == 30.0
-    assert "assumed peak of 31.5 GB/s" in finding.title
-    assert any("nvidia-smi -q -d PCIE" in line for line in finding.advice)
-    # whoever knows the slot says so, and nothing is assumed
-    (finding,) = judged(path, pcie=32.0)
-    assert "assumed" not in finding.title
-    assert not any("name of the board" in line for line in finding.advice)
-    assert judged(path, pcie=63.0) == []
+UNNAMED = TraceBuilder().kernel(0, 10).memcpy(10, 1000, bytes=8 << 20)
 
 
-@pytest.mark.parametrize("size", [4 * MIB, 8_000_000])
-def test_a_link_far_below_its_peak(size: int, tmp_path: Path) -> None:
-    (finding,) = judged(copying(size, 1_000_000).write(tmp_path))
-    assert (finding.id, finding.metrics["direction"]) == ("link-underused", "h2d")
-    assert finding.metrics["coverage"] == 1.0
+PROGRAMS: dict[str, tuple[TraceBuilder, dict[str, float]]] = {
+    "at its limit": (copying(30_000_000, 1_000_000), {}),
+    "at a known limit": (copying(30_000_000, 1_000_000), {"pcie": 32.0}),
+    "at half of a known limit": (copying(30_000_000, 1_000_000), {"pcie": 63.0}),
+    "far below the peak": (copying(8_000_000, 1_000_000), {}),
+    "far below the peak, 4 MiB": (copying(4 * MIB, 1_000_000), {}),
+    "less is latency": (copying(4 * MIB - 1, 1_000_000), {}),
+    "pageable": (copying(8_000_000, 1_000_000, pageable=True), {}),  # another finding's
+    "within the GPU": (copying(8_000_000, 1_000_000, kind="DtoD"), {}),
+    "half of the peak": (copying(20_000_000, 1_000_000), {}),  # healthy enough
+    "unknown memory": (
+        copying(8_000_000, 1_000_000).without("CUPTI_ACTIVITY_KIND_MEMCPY", "srcKind"),
+        {},
+    ),
+    "hidden": (copying(8_000_000, 1_000_000).kernel(10_000, 1_010_000, stream=9), {}),
+    "a GPU without a name": (UNNAMED, {}),
+    "a GPU without a name, at a known limit": (UNNAMED, {"pcie": 63.0}),
+    "a Grace Hopper is not behind PCIe": (
+        TraceBuilder().gpu("NVIDIA GH200 480GB").memcpy(0, 1_000_000, bytes=8_000_000),
+        {},
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("size", "how"),
-    [
-        (4 * MIB - 1, {}),  # small: latency
-        (8_000_000, {"pageable": True}),  # another finding's
-        (8_000_000, {"kind": "DtoD"}),  # no link
-        (20_000_000, {}),  # half of the peak: healthy enough
-    ],
-)
-def test_what_is_no_underused_link(tmp_path: Path, size: int, how: dict[str, Any]) -> None:
-    assert judged(copying(size, 1_000_000, **how).write(tmp_path)) == []
-
-
-def test_memory_of_unknown_kind_is_not_pinned(tmp_path: Path) -> None:
-    path = copying(8_000_000, 1_000_000).write(tmp_path)
-    assert judged(alter(path, f"UPDATE {schema.MEMCPY.name} SET srcKind = NULL")) == []
-
-
-def test_hidden_copies_cost_nothing(tmp_path: Path) -> None:
-    builder = copying(8_000_000, 1_000_000).kernel(10_000, 1_010_000, stream=9)
-    assert judged(builder.write(tmp_path)) == []
-
-
-def test_without_the_gpus_name_nothing_is_claimed(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 10).memcpy(10, 1000, bytes=8 << 20).write(tmp_path)
-    found = judged(path)
-    assert [claim.id for claim in found] == ["link-saturated", "link-underused"]
-    assert all(isinstance(claim, NotApplicable) for claim in found)
-    assert judged(path, pcie=63.0)[0].id == "link-saturated"
-
-
-def test_the_host_of_a_grace_hopper_is_not_behind_pcie(tmp_path: Path) -> None:
-    builder = TraceBuilder().gpu("NVIDIA GH200 480GB").memcpy(0, 1_000_000, bytes=8_000_000)
-    assert judged(builder.write(tmp_path)) == []
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
+    program, peaks = PROGRAMS[name]
+    kept(judged(program.write(tmp_path), **peaks))
 
 
 def test_no_window_no_claim(tmp_path: Path) -> None:

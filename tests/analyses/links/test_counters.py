@@ -10,10 +10,10 @@ import pytest
 from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder
 from tests.support.claims import A100, assert_counters_agree, judged, results_of
+from tests.support.kept_claims import Kept
 from tests.support.traces import ranks_of
 from traceprof.analyses.links import link_counters
 from traceprof.analyses.links.link_counters import CounterUse, link_rates
-from traceprof.findings import Finding
 from traceprof.run.opening import Window
 from traceprof.trace.nsight import schema
 
@@ -108,24 +108,13 @@ def test_an_idle_nvlink_may_read_as_full(tmp_path: Path) -> None:
     assert use.share_at_peak == pytest.approx(5 / 6)
 
 
-def test_few_samples_are_refused(tmp_path: Path) -> None:
+def test_few_samples_are_refused(tmp_path: Path, kept: Kept) -> None:
     samples = dict.fromkeys(range(250, 1001, 250), 10)
-    path = metric(communicating(), "NVLink TX Requests User Data", samples, 0).write(
-        tmp_path / "t.sqlite"
-    )
-    found = judged(path, link_counters)
-    assert [claim.id for claim in found] == ["link-saturated", "link-underused"]
-    assert all("--gpu-metrics-frequency" in claim.how_to_collect for claim in found)
+    path = metric(communicating(), "NVLink TX Requests User Data", samples, 0).write(tmp_path)
+    kept(judged(path, link_counters))
     with ranks_of(path) as (rank,):
         (use,) = link_counters.run(rank, rank.window).counters
     assert use.utilization_in_communication is None
-
-
-def test_a_busier_link_excuses_another(tmp_path: Path) -> None:
-    times = range(100, 1001, 100)
-    builder = metric(communicating(), "NVLink TX Requests User Data", dict.fromkeys(times, 2), 0)
-    metric(builder, "PCIe TX Throughput", dict.fromkeys(times, 60), 1)
-    assert judged(builder.write(tmp_path), link_counters) == []
 
 
 def test_two_gpus_with_ids_of_their_own(tmp_path: Path) -> None:
@@ -145,24 +134,6 @@ def test_two_gpus_with_ids_of_their_own(tmp_path: Path) -> None:
     assert found == [(0, "tx", 0.1), (0, "rx", 0.2), (1, "tx", 0.3)]
 
 
-def test_no_counters(tmp_path: Path) -> None:
-    found = judged(communicating().write(tmp_path), link_counters)
-    assert [claim.id for claim in found] == ["link-saturated", "link-underused"]
-    assert all("--gpu-metrics-devices=cuda-visible" in claim.how_to_collect for claim in found)
-    assert not any("nic" in claim.how_to_collect for claim in found)
-
-
-def test_an_inventory_of_nics_is_no_traffic(tmp_path: Path) -> None:
-    builder = communicating().raw(
-        schema.NIC_INFO, GUID=-1, stateName="", nicId=0, name="mlx5_0", deviceId=1, vendorId=1,
-        linkLayer=2,
-    )  # fmt: skip
-    found = judged(builder.write(tmp_path), link_counters)
-    assert all(
-        "mlx5_0" in claim.reason and "--nic-metrics" in claim.how_to_collect for claim in found
-    )
-
-
 def nic(builder: TraceBuilder, unit: str = "bytes/ms", **more: Any) -> TraceBuilder:
     builder.raw(
         schema.NIC_METRIC_NAMES, metricsListId=1, metricsIdx=0, name="IB: Bytes sent",
@@ -176,16 +147,53 @@ def nic(builder: TraceBuilder, unit: str = "bytes/ms", **more: Any) -> TraceBuil
     return builder
 
 
+def at(share: int) -> dict[int, int]:
+    """Ten samples of this share of the peak."""
+    return dict.fromkeys(range(100, 1001, 100), share)
+
+
+PROGRAMS: dict[str, tuple[TraceBuilder, dict[str, float]]] = {
+    "a link is busier": (
+        metric(
+            metric(communicating(), "NVLink TX Requests User Data", at(2), 0),
+            *("PCIe TX Throughput", at(60), 1),
+        ),
+        {},
+    ),
+    "no counters": (communicating(), {}),
+    "an inventory of NICs": (
+        communicating().raw(
+            schema.NIC_INFO,
+            GUID=-1,
+            stateName="",
+            nicId=0,
+            name="mlx5_0",
+            deviceId=1,
+            vendorId=1,
+            linkLayer=2,
+        ),
+        {},
+    ),
+    "a NIC": (nic(TraceBuilder().gpu(A100).kernel(500_000, 9_500_000, NCCL)), {}),
+    "a NIC at its peak": (
+        nic(TraceBuilder().gpu(A100).kernel(500_000, 9_500_000, NCCL)),
+        {"network": 20.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
+    program, peaks = PROGRAMS[name]
+    kept(judged(program.write(tmp_path), link_counters, **peaks))
+
+
 def test_rates_of_nics_are_integrated(tmp_path: Path) -> None:
     path = nic(TraceBuilder().gpu(A100).kernel(500_000, 9_500_000, NCCL)).write(tmp_path)
     with ranks_of(path) as (rank,):
         (use,) = link_counters.run(rank, rank.window).uses
     assert (use.bytes, use.busy_ns, use.gb_per_s) == (180_000_000, 9_000_000, 20.0)
     assert (use.name, use.peak_gb_per_s) == ("NIC 7", None)
-    assert not any(isinstance(claim, Finding) for claim in judged(path, link_counters))
-    (finding,) = judged(path, link_counters, network=20.0)
-    assert (finding.id, finding.metrics["source"]) == ("link-saturated", "nic-metrics")
-    assert (finding.metrics["nic"], finding.metrics["utilization"]) == ("NIC 7", 1.0)
 
 
 def test_a_unit_that_is_not_known_is_no_rate(tmp_path: Path) -> None:
