@@ -65,13 +65,6 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "True processes": (lambda: traceprof.analyze(SAMPLE, jobs=True), "cannot use jobs=True"),
     "half a process": (lambda: traceprof.whatif(SAMPLE, jobs=1.5), "cannot use jobs=1.5"),  # type: ignore[arg-type]
     "options": (lambda: traceprof.analyze(SAMPLE, options={"only": 1}), "give traceprof.Options"),  # type: ignore[arg-type]
-    "a step": (lambda: of(steps=5), "cannot use steps=5"),
-    "texts": (lambda: of(steps=("1", "2")), "a pair of whole numbers"),
-    "three": (lambda: of(time_range=(1, 2, 3)), "a pair of whole numbers"),
-    "a lone id": (lambda: of(only="gpu-idle"), "give a list of texts"),
-    "no ids": (lambda: of(skip=[5]), "give a list of texts"),
-    "a pattern": (lambda: of(step_pattern=5), "give a regular expression"),
-    "savings": (lambda: of(savings="yes"), "give True, False or None"),
     "an assumption": (lambda: traceprof.whatif(SAMPLE, assume="no-sync"), "give a list of texts"),
     "a path": (lambda: traceprof.whatif(SAMPLE, paths_of=5), "give a list of whole numbers"),  # type: ignore[arg-type]
     "a listener": (lambda: traceprof.analyze(SAMPLE, listener=5), "cannot use listener=5"),  # type: ignore[arg-type]

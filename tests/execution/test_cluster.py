@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import dask
 import pytest
-from distributed import Future, KilledWorker, LocalCluster, Security
+from distributed import CancelledError, Future, KilledWorker, LocalCluster, Security
 
 from tests.support.commands import Outcome, in_process, printed
 from tests.support.selection import long_after
@@ -21,7 +21,8 @@ from tests.support.traces import SAMPLE
 from tests.support.workers import MAX_WAIT_S, alone, hooked_path, openers, renamed, until, written
 from traceprof.analysis import analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
-from traceprof.errors import MissingExtraError, UsageError, WorkerError
+from traceprof.errors import MissingExtraError, TraceFileError, UsageError, WorkerError
+from traceprof.run.summary import FailedReport
 
 
 @pytest.fixture(scope="module")
@@ -81,26 +82,70 @@ def test_a_report_that_kills_its_workers_is_left_out(scheduler: str, reports: li
     assert found.findings == analyze_reports(reports).findings
 
 
-@pytest.mark.long
-@pytest.mark.slow
-def test_what_is_lost_with_the_workers_that_did_it_is_tried_once_more(
-    scheduler: str, reports: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # They die after two reports are measured, before they are sent here.
+KILLED = KilledWorker("measure", SimpleNamespace(address="tcp://127.0.0.1:1"), 1)  # type: ignore[arg-type]
+NOT_THERE = TraceFileError("cannot read it", "there is no such file", "check the path")
+
+
+@pytest.fixture
+def arriving(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Return what arrives of the first reports in place of their measurements."""
+    instead: list[object] = []
     result = Future.result
-    where = SimpleNamespace(address="tcp://127.0.0.1:1")
-    lost = iter([KilledWorker("measure_file", where, 1)] * 2)  # type: ignore[arg-type]
 
     def fetched(future: Future[object]) -> object:
-        for error in lost:
-            raise error
-        return result(future)
+        if not instead:
+            return result(future)
+        arrived = instead.pop()
+        if isinstance(arrived, Exception):
+            raise arrived
+        return arrived
 
     monkeypatch.setattr(Future, "result", fetched)
-    found = analyze_reports(reports, scheduler=scheduler)
-    assert next(lost, None) is None
-    monkeypatch.undo()
-    assert written(found) == alone(reports)
+    return instead
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arrived", "why"),
+    [
+        (KILLED, "the workers that analysed it died, the last one at tcp://127.0.0.1:1"),
+        (FailedReport(SAMPLE, NOT_THERE), "it is here, but on a worker there is no such file"),
+        (FailedReport(SAMPLE, WorkerError("a", "it is odd", "b")), "it is odd"),
+    ],
+)
+def test_a_report_that_a_worker_cannot_analyse(
+    scheduler: str, reports: list[Path], arriving: list[object], arrived: object, why: str
+) -> None:
+    arriving.append(arrived)
+    found = analyze_reports(reports[:2], scheduler=scheduler)
+    (lost,) = found.failed
+    assert lost.path in reports[:2]
+    assert lost.error.why == why
+    (other,) = {*reports[:2]} - {lost.path}
+    assert found.breakdown == analyze_reports([other]).breakdown
+
+
+@pytest.mark.slow
+def test_what_is_lost_with_the_workers_that_did_it_is_tried_once_more(
+    scheduler: str, reports: list[Path], arriving: list[object]
+) -> None:
+    arriving += [KILLED, KILLED]  # after two reports are measured, before they are sent here
+    found = analyze_reports(reports[:2], scheduler=scheduler)
+    assert not arriving
+    assert written(found) == alone(reports[:2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [(CancelledError(), "the connection is lost"), (ImportError("no numpy"), "no numpy")],
+)
+def test_what_ends_the_work_of_a_cluster(
+    scheduler: str, reports: list[Path], arriving: list[object], error: Exception, why: str
+) -> None:
+    arriving.append(error)
+    with pytest.raises(WorkerError, match=f": {why}; "):
+        analyze_reports(reports, scheduler=scheduler)
 
 
 @pytest.mark.slow
@@ -254,12 +299,9 @@ def test_a_client_that_connects_too_late_is_closed(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_worker_is_no_scheduler() -> None:
-    with LocalCluster(  # type: ignore[no-untyped-call]
-        n_workers=1, processes=True, dashboard_address=":0"
-    ) as cluster:
-        (worker,) = cluster.workers.values()
-        outcome = in_process("analyze", "--scheduler", worker.worker_address, SAMPLE)
+def test_a_worker_is_no_scheduler(cluster: LocalCluster) -> None:
+    worker, *_ = cluster.workers.values()
+    outcome = in_process("analyze", "--scheduler", worker.worker_address, SAMPLE)
     assert "no scheduler of Dask answers there" in outcome.line
     assert outcome.err.count("\n") == 1
 

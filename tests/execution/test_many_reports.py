@@ -1,6 +1,5 @@
 """Reports measured by processes of this machine, some of which are killed."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import ended, in_process, unnoticed_signal
+from tests.support.commands import in_process, unnoticed_signal
 from tests.support.selection import long_after
 from tests.support.workers import (
     MAX_WAIT_S,
@@ -34,23 +33,12 @@ from traceprof.run.summary import FailedReport
 
 
 @pytest.fixture
-def _deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", hooked_path(tmp_path))
-
-
-@pytest.fixture
 def _can_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have workers made although other tests leave threads behind."""
     if sys.platform != "linux":
         pytest.skip("no workers elsewhere")
     monkeypatch.setattr(workers, "can_fork", lambda: True)
     monkeypatch.setattr(many_reports, "can_fork", lambda: True)
-
-
-def command_line(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Analyse reports by two processes of a program of its own."""
-    command = [sys.executable, "-m", "traceprof", "analyze", "--jobs", "2", "--format", "json"]
-    return ended(*command, *map(str, arguments))
 
 
 @pytest.mark.usefixtures("_can_fork")
@@ -107,37 +95,38 @@ def test_a_mistake_in_the_options_ends_it_all(reports: list[Path]) -> None:
     assert child_pids() == before
 
 
+@pytest.mark.usefixtures("_can_fork")
+@pytest.mark.parametrize("num_deaths", [1, 2])
+def test_a_report_that_ends_its_process_is_tried_again_and_then_left_out(
+    reports: list[Path], num_deaths: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadly, deaths, measure = reports[1], tmp_path / "deaths", measuring.measure_file
+    deaths.mkdir()
+
+    def die(task: Task, num_processes: int) -> many_reports.Measured:
+        if task.path == deadly and len([*deaths.iterdir()]) < num_deaths:
+            (deaths / str(os.getpid())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return measure(task, num_processes)
+
+    monkeypatch.setattr(many_reports, "measure_file", die)
+    found = analyze_reports(reports, jobs=2)
+    assert len([*deaths.iterdir()]) == num_deaths
+    assert not (deaths / str(os.getpid())).exists()
+    assert [lost.path for lost in found.failed] == [deadly] * (num_deaths - 1)
+    if num_deaths == 1:
+        assert written(found) == alone(reports)
+    else:
+        assert "was killed, and so was the next one" in str(found.failed[0].error)
+        assert found.findings == analyze_reports([reports[0], *reports[2:]], jobs=1).findings
+
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("_deadly")
-def test_a_report_whose_process_was_killed_is_tried_again(reports: list[Path]) -> None:
-    two = [reports[0], renamed(reports[1], "once")]
-    done = command_line(*two)
-    assert len(openers(two[1])) == 1
-    assert (done.stdout, done.stderr) == (alone(two)[0], "")
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("_deadly")
-def test_a_report_that_kills_every_process_is_left_out(reports: list[Path]) -> None:
-    deadly = renamed(reports.pop(1), "always")
-    done = command_line(*reports[:2], deadly, *reports[2:])
-    assert len(openers(deadly)) == 2
-    (lost,) = json.loads(done.stdout)["lost_reports"]
-    assert lost["path"] == str(deadly)
-    assert "was killed, and so was the next one" in lost["reason"]
-    assert done.stderr == f"traceprof: left out: {lost['reason']}\n"
-    found, expected = json.loads(done.stdout), json.loads(alone(reports)[0])
-    assert found["headline"]["verdict"].pop("trust") == "1 report left out"
-    assert expected["headline"]["verdict"].pop("trust") is None
-    assert found | {"lost_reports": []} == expected
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("_deadly")
 @pytest.mark.parametrize("number", long_after(1, [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]))
 def test_no_process_is_left_when_the_first_one_ends(
-    reports: list[Path], number: signal.Signals
+    reports: list[Path], number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PYTHONPATH", hooked_path(tmp_path))
     stuck = [renamed(report, "never-done") for report in reports]
     command = [sys.executable, "-m", "traceprof", "analyze", "--jobs", "2", *map(str, stuck)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as first:

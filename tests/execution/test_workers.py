@@ -21,6 +21,7 @@ from traceprof.execution import workers as w
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no workers elsewhere")
 
 HERE = os.getpid()
+CAN_FORK = w.can_fork
 
 
 @pytest.fixture(autouse=True)
@@ -130,23 +131,15 @@ def test_workers_go_on_without_a_terminal_if_this_process_does(handler: Any) -> 
     assert found == (signal.SIG_IGN if handler == signal.SIG_IGN else signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("is_read_only", [True, False])
-def test_not_beside_other_threads_nor_without_locks(*, is_read_only: bool) -> None:
-    program = f"""
-import os, threading
-from traceprof.execution.workers import can_fork
-if {is_read_only}:
-    os.access = lambda path, _: path != "/dev/shm"
-assert can_fork() != {is_read_only}
-done = threading.Event()
-thread = threading.Thread(target=done.wait)
-thread.start()
-assert not can_fork()
-done.set()
-thread.join()
-assert can_fork() != {is_read_only}
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)
+@pytest.mark.parametrize(
+    ("num_threads", "has_locks", "can"), [(1, True, True), (2, True, False), (1, False, False)]
+)
+def test_not_beside_other_threads_nor_without_locks(
+    num_threads: int, has_locks: bool, can: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "active_count", lambda: num_threads)
+    monkeypatch.setattr(os, "access", lambda path, _: has_locks or path != "/dev/shm")  # noqa: S108
+    assert CAN_FORK() is can
 
 
 ENDLESS = """
