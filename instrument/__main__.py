@@ -45,7 +45,8 @@ from types import TracebackType
 from instrument.children import VARIABLE
 from instrument.core.nvtx_ranges import GARBAGE_COLLECTION, MODULES
 from instrument.core.patching import after_import
-from instrument.core.steps import FOLDER, SHAPES, STEPS, TOOL, parse_steps
+from instrument.core.steps import FOLDER, SHAPES, STEPS, TOOL
+from traceprof.labels import parse_steps
 
 HELP = """Run a script, or with -m a module, with NVTX ranges around its steps and operations.
 

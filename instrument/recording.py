@@ -15,17 +15,8 @@ from typing import TYPE_CHECKING
 from instrument import switch
 from instrument.core import nvtx_ranges
 from instrument.core.baseline import step_times
-from instrument.core.steps import (
-    FOLDER,
-    SHAPES,
-    STEPS,
-    TOOL,
-    Recorder,
-    Steps,
-    parse_steps,
-    unwatch,
-    watch,
-)
+from instrument.core.steps import FOLDER, SHAPES, STEPS, TOOL, Recorder, unwatch, watch
+from traceprof.labels import Steps, parse_steps
 
 if TYPE_CHECKING:
     from typing_extensions import Self

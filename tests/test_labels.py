@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceprof import labels
-from traceprof.labels import Label
+from traceprof.labels import Label, parse_steps
 
 WORD = st.text("abcdefghijklmnopqrstuvwxyz0123456789_.", min_size=1)
 
@@ -39,3 +39,17 @@ def test_round_trip(operation: str, facts: dict[str, str]) -> None:
 
 def test_a_step() -> None:
     assert labels.step(7) == "step 7"
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"), [("10:20", (10, 20)), ("5:", (5, None)), (":3", (0, 3)), (" 0 : 1 ", (0, 1))]
+)
+def test_ranges_of_steps(text: str, steps: tuple[int, int | None]) -> None:
+    assert parse_steps(text) == steps
+    assert parse_steps(str(parse_steps(text))) == steps
+
+
+@pytest.mark.parametrize("text", ["", "5", ":", "3:3", "4:2", "-1:2", "a:b", "1:2:3", "1.5:2"])
+def test_what_is_no_range_of_steps(text: str) -> None:
+    with pytest.raises(ValueError, match="step"):
+        parse_steps(text)

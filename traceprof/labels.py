@@ -2,6 +2,8 @@
 
 A label is an operation and its facts, readable in the Nsight GUI: `all_reduce bytes=26214400
 dtype=float32 group=0 size=8 seq=17`, `step 12`, `forward`. Standard library only.
+
+The steps to record, `A:B`, are read here, too: `instrument` imports nothing else of traceprof.
 """
 
 from __future__ import annotations
@@ -90,3 +92,25 @@ def cut(label: str) -> str:
 def step(number: int) -> str:
     """Return the label of a training step."""
     return f"{STEP} {number}"
+
+
+class Steps(NamedTuple):
+    """Steps A up to but not including B, to be recorded."""
+
+    first: int = 0  # A, from 0 on
+    stop: int | None = None  # B; None to record until the process ends
+
+    def __str__(self) -> str:
+        return f"{self.first}:{'' if self.stop is None else self.stop}"
+
+
+def parse_steps(text: str) -> Steps:
+    """Read `A:B`, `A:` or `:B`; ValueError for other forms and empty ranges."""
+    first, colon, stop = text.partition(":")
+    numbers = [side.strip() for side in (first, stop)]
+    if not colon or not any(numbers) or not all(n.isdecimal() for n in numbers if n):
+        raise ValueError(f"{text!r} is no range of steps: write A:B, such as 10:20, A: or :B")
+    steps = Steps(int(numbers[0] or 0), int(numbers[1]) if numbers[1] else None)
+    if steps.stop is not None and steps.stop <= steps.first:
+        raise ValueError(f"there is no step in {text!r}: they go from A up to but not including B")
+    return steps

@@ -30,13 +30,13 @@ def may_report(name: str) -> bool:
 
 
 def follow(result: Any, handles: list[Any], name: str) -> bool:  # noqa: ANN401
-    """End start/end ranges when the returned operation is done; return whether that is known."""
+    """End start/end ranges when an operation or a future is done; return whether that is known."""
     try:
-        end_when_done(result if isinstance(result, Future) else result.get_future(), handles)
+        end_when_done(result.get_future() if isinstance(result, Work) else result, handles)
     except Exception as error:
         if not wrapping.is_ours(error):
             raise
-        _without_future.add(name)  # some operations of Gloo have no future: do not try again
+        _without_future.add(name)  # as some operations of Gloo: do not try again
         return False
     return True
 

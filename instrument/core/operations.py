@@ -54,25 +54,17 @@ class ByIdentity(Generic[Value]):
 
 
 class Group:
-    """The facts of a process group for labels, read at its first operation.
-
-    Attributes:
-        text: name, this process's global rank, size, and the user's description.
-        ranks: the members' global ranks, in the order of their ranks in the group.
-        reports: whether the backend reports the end of an operation on the CPU.
-        collectives: their sequence numbers; c10d requires one order on all ranks.
-        texts: of calls, by their facts, without the number.
-    """
+    """The facts of a process group for labels, read at its first operation."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self.ranks: Sequence[int] = _members(group)
+        self.ranks: Sequence[int] = _members(group)  # global, in the order of the group's
         rank = dist.get_rank() if dist.is_initialized() else group.rank()
         self.text = f"group={_word(group.group_name)} rank={rank} size={group.size()}"
         if group.group_desc not in labels.OWN_DESCRIPTIONS:
             self.text += f" desc={_word(group.group_desc)}"
         self.reports = _reports(group)
-        self.collectives = itertools.count()
-        self.texts: dict[tuple[object, ...], str] = {}
+        self.collectives = itertools.count()  # c10d requires one order on all ranks
+        self.texts: dict[tuple[object, ...], str] = {}  # of calls, by their facts, unnumbered
         self._transfers: dict[tuple[str, int | None], Iterator[int]] = {}
         self._transfers_known = True
 

@@ -1,4 +1,4 @@
-"""The request to record: a range of steps, and its environment variables."""
+"""The request to record, its environment variables, and the steps that a recorder follows."""
 
 from __future__ import annotations
 
@@ -10,33 +10,12 @@ from typing import Any, NamedTuple, Protocol
 from instrument.core import nvtx_ranges
 from instrument.core.baseline import StepTimes
 from traceprof import labels
+from traceprof.labels import Steps
 
 TOOL, FOLDER, STEPS = "TRACEPROF_RECORD_WITH", "TRACEPROF_RECORD_TO", "TRACEPROF_RECORD_STEPS"
 """Environment variables: `nsys` or `torch`, the folder of the traces, and `A:B`."""
 SHAPES = "TRACEPROF_RECORD_SHAPES"
 """Environment variable: 1 if torch.profiler is to record the shapes of operators' inputs."""
-
-
-class Steps(NamedTuple):
-    """Steps A up to but not including B."""
-
-    first: int = 0  # A, from 0 on
-    stop: int | None = None  # B; None to record until the process ends
-
-    def __str__(self) -> str:
-        return f"{self.first}:{'' if self.stop is None else self.stop}"
-
-
-def parse_steps(text: str) -> Steps:
-    """Read `A:B`, `A:` or `:B`; ValueError for other forms and empty ranges."""
-    first, colon, stop = text.partition(":")
-    numbers = [side.strip() for side in (first, stop)]
-    if not colon or not any(numbers) or not all(n.isdecimal() for n in numbers if n):
-        raise ValueError(f"{text!r} is no range of steps: write A:B, such as 10:20, A: or :B")
-    steps = Steps(int(numbers[0] or 0), int(numbers[1]) if numbers[1] else None)
-    if steps.stop is not None and steps.stop <= steps.first:
-        raise ValueError(f"there is no step in {text!r}: they go from A up to but not including B")
-    return steps
 
 
 _log = logging.getLogger("traceprof.instrument")
@@ -179,17 +158,15 @@ def listen(new: Listener) -> Callable[[], None]:
     return lambda: globals().update(listener=Listener())
 
 
-def watch(steps: Steps, recorder: Recorder, times: StepTimes | None = None) -> Callable[[], None]:
-    """Record these steps; return a function that stops recording early.
+def watch(steps: Steps, recorder: Recorder, times: StepTimes | None = None) -> None:
+    """Record these steps.
 
     Until the first of them no range is written, and none after the last. `times` gets the lengths
     of steps before them and of their own.
     """
     unwatch()
-    watched = RecordedSteps(steps, recorder, times)
-    _watches.append(watched)
+    _watches.append(RecordedSteps(steps, recorder, times))
     nvtx_ranges.pause()
-    return watched.close
 
 
 def unwatch() -> None:

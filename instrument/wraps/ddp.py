@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 from torch import distributed
 from torch.compiler import is_compiling
-from torch.distributed import Work
 from torch.nn.parallel import DistributedDataParallel
 
 from instrument.core import calls, completion, nvtx_ranges, operations, steps, wrapping
@@ -114,7 +113,7 @@ class _ObservedGroup(distributed.ProcessGroup):
             if bucket is not None:
                 is_open = False
                 nvtx_ranges.pop()
-                if bucket.is_cpu and _end_with(ranges, work):
+                if bucket.is_cpu and completion.follow(work, ranges, labels.BUCKET):
                     ranges = []
             return work
         finally:
@@ -275,7 +274,7 @@ def _named(hook: Hook) -> Hook:
             suspend(compiler)
             future = hook(state, bucket)
             suspend(None)
-            if tensor.is_cpu and _end_with(ranges, future):
+            if tensor.is_cpu and completion.follow(future, ranges, labels.BUCKET):
                 ranges = []
             return future
         finally:
@@ -286,20 +285,6 @@ def _named(hook: Hook) -> Hook:
                 suspend(compiler)
 
     return named
-
-
-def _end_with(ranges: list[Any], sent: Any) -> bool:  # noqa: ANN401
-    """End ranges when an operation, or the future that a hook returned, is done.
-
-    Returns whether its end can be known.
-    """
-    try:
-        completion.end_when_done(sent.get_future() if isinstance(sent, Work) else sent, ranges)
-    except Exception as error:
-        if not wrapping.is_ours(error):
-            raise
-        return False  # a hook may return anything; DDP raises then
-    return True
 
 
 @functools.lru_cache(maxsize=1024)  # the same buckets in every step

@@ -87,7 +87,6 @@ def test_a_signal_before_the_first_step_changes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("steps", [(3, 3), "5", (-1, 2)])
-def test_what_is_no_range(steps: tuple[int, int] | str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="step"):
-        instrument.record(tmp_path, steps=steps)
+def test_what_is_no_range(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no step in '3:3'"):
+        instrument.record(tmp_path, steps=(3, 3))

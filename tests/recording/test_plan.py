@@ -14,17 +14,12 @@ from traceprof.recording.plan import TORCH, Flags, choose_flags, make_plan
 TRAIN = ["python", "train.py"]
 
 
-@pytest.mark.parametrize("steps", ["10:20", "0:1", ":1", "3:"])
-def test_a_range_of_steps_is_passed_on(tmp_path: Path, steps: str) -> None:
-    plan = make_plan(TRAIN, tmp_path, {}, steps=steps, tool=TORCH)
-    assert plan.words[-3:] == ("--steps", steps, "train.py")
-    assert plan.variables["TRACEPROF_RECORD_STEPS"] == steps
-
-
-@pytest.mark.parametrize("steps", ["", ":", "5", "5:5", "5:4", ":0", "a:3", "1:-2", "1:2:3"])
-def test_what_is_no_range_of_steps_is_refused(tmp_path: Path, steps: str) -> None:
+def test_a_range_of_steps_is_passed_on(tmp_path: Path) -> None:
+    plan = make_plan(TRAIN, tmp_path, {}, steps=":3", tool=TORCH)
+    assert plan.words[-3:] == ("--steps", ":3", "train.py")
+    assert plan.variables["TRACEPROF_RECORD_STEPS"] == ":3"
     with pytest.raises(UsageError, match="it is not a range of steps"):
-        make_plan(TRAIN, tmp_path, {}, steps=steps, tool=TORCH)
+        make_plan(TRAIN, tmp_path, {}, steps="5:5", tool=TORCH)
 
 
 # Help texts of the form in which nsys prints them, with the options that matter.

@@ -17,7 +17,7 @@ import msgspec
 from traceprof.errors import TraceprofError, one_line
 from traceprof.recording import nsys as nsys_module
 from traceprof.recording import nvidia_smi
-from traceprof.recording.job import file_stem
+from traceprof.recording.job import file_stem, write_whole
 from traceprof.recording.machine import (
     Machine,
     Space,
@@ -279,12 +279,7 @@ def as_bytes(diagnosis: Diagnosis) -> bytes:
 def store(folder: Path, diagnosis: Diagnosis) -> Path:
     """Write a diagnosis into the folder of the reports, whole or not at all; return the file."""
     file = folder / file_name(diagnosis.host)
-    partial = file.with_name(f".{file.name}")
-    try:
-        partial.write_bytes(as_bytes(diagnosis))
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(file, as_bytes(diagnosis))
     return file
 
 

@@ -284,13 +284,7 @@ def done(folder: Path, job: Job, reports: Sequence[Path]) -> None:
     """Mark this recorder's reports, perhaps none, as done, where others wait for them."""
     if job.num_recorders == 1:
         return
-    note = _note(folder, job)
-    partial = note.with_name(f"{note.name}.part")
-    try:
-        partial.write_text(json.dumps([report.name for report in reports]))
-        partial.replace(note)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(_note(folder, job), json.dumps([report.name for report in reports]).encode())
 
 
 def gather(
@@ -333,6 +327,16 @@ def gather(
     return [folder / name for name in names]
 
 
+def write_whole(file: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    partial = file.with_name(f".{file.name}.part")
+    try:
+        partial.write_bytes(content)
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def _note(folder: Path, job: Job) -> Path:
     return folder / f"{_PREFIX}{job.name}"
 
@@ -342,9 +346,7 @@ def _notes(folder: Path) -> list[Path]:
     return [
         path
         for path in folder.iterdir()
-        if path.name.startswith(_PREFIX)
-        and path.suffix != ".part"
-        and path.name != f"{_PREFIX}analysed"
+        if path.name.startswith(_PREFIX) and path.name != f"{_PREFIX}analysed"
     ]
 
 

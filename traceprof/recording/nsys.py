@@ -132,17 +132,16 @@ def import_recorded(importer: Path, recorded: Path, report: Path) -> str | None:
         arguments = ("--input-file", recorded, "--output-file", report, "--force-overwrite")
         done = captured(importer, *arguments, max_s=conversion_limit_s(recorded))
     except OSError as error:
-        report.unlink(missing_ok=True)
-        return str(error.strerror)
-    if _UNKNOWN_INDEX.search(done.stdout + done.stderr):
-        report.unlink(missing_ok=True)
-        return UNKNOWN_CALL
-    if done.returncode == 0 and report.exists() and report.stat().st_size:
-        recorded.unlink(missing_ok=True)
-        return None
-    report.unlink(missing_ok=True)
-    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-    return lines[-1] if lines else f"its exit status is {done.returncode}"
+        failure: str | None = str(error.strerror)
+    else:
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        failure = lines[-1] if lines else f"its exit status is {done.returncode}"
+        if _UNKNOWN_INDEX.search(done.stdout + done.stderr):
+            failure = UNKNOWN_CALL
+        elif done.returncode == 0 and report.exists() and report.stat().st_size:
+            failure = None
+    (recorded if failure is None else report).unlink(missing_ok=True)
+    return failure
 
 
 def find() -> Nsys | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from traceprof.errors import MissingToolError, UsageError
+from traceprof.labels import parse_steps
 from traceprof.recording import nsys as nsys_module
 from traceprof.recording.job import Job, TrainingCommand, job_of, read_command
 from traceprof.recording.machine import Machine, look_at_machine
@@ -310,16 +311,15 @@ def _variables(
 
 
 def _check_steps(steps: str | None) -> None:
-    if steps is None:
-        return
-    first, colon, stop = (part.strip() for part in steps.partition(":"))
-    is_range = colon and (first or stop) and all(n.isdecimal() for n in (first, stop) if n)
-    if not is_range or (stop and int(stop) <= int(first or 0)):
+    try:
+        if steps is not None:
+            parse_steps(steps)
+    except ValueError as error:
         raise UsageError(
             f"cannot read --steps {steps!r}",
             "it is not a range of steps",
             "write A:B, such as 10:20 for steps 10 to 19",
-        )
+        ) from error
 
 
 _VARIABLES = {

@@ -9,7 +9,7 @@ import pytest
 
 from instrument.core import baseline, steps
 from instrument.core.baseline import MAX_STEPS, StepTimes, step_times
-from instrument.core.steps import Steps
+from traceprof.labels import Steps
 
 START_NS, END_NS = 1_000_000, 5_000_000
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from instrument.core import nvtx_ranges, steps
-from instrument.core.steps import Steps, parse_steps
 from tests.support.recording import functions_into
+from traceprof.labels import Steps
 
 
 class Recorder:
@@ -116,17 +116,3 @@ def test_a_recorder_that_fails_does_not_stop_the_training(
         mark(number)
     assert "BEGIN" not in events
     assert "steps 1:3 are not recorded: ZeroDivisionError" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("text", "steps"), [("10:20", (10, 20)), ("5:", (5, None)), (":3", (0, 3)), (" 0 : 1 ", (0, 1))]
-)
-def test_ranges_of_steps(text: str, steps: tuple[int, int | None]) -> None:
-    assert parse_steps(text) == steps
-    assert parse_steps(str(parse_steps(text))) == steps
-
-
-@pytest.mark.parametrize("text", ["", "5", ":", "3:3", "4:2", "-1:2", "a:b", "1:2:3", "1.5:2"])
-def test_what_is_no_range_of_steps(text: str) -> None:
-    with pytest.raises(ValueError, match="step"):
-        parse_steps(text)
