@@ -15,7 +15,7 @@ from sample_traces.simulator import simulate_ddp
 from tests.support.builders import TraceBuilder
 from tests.support.claims import validator
 from tests.support.commands import alter, in_process, printed
-from tests.support.selection import rows_long_after
+from tests.support.selection import known, rows_long_after
 from tests.support.traces import SAMPLE, closed_analysis
 from tests.support.workers import alone, reports_of_run, written
 from traceprof.analyses.measurements import MeasuredReport
@@ -253,22 +253,14 @@ def test_a_measured_report_is_let_go_of_at_once(
 
 
 def test_what_needs_api_calls_says_that_there_are_none(tmp_path: Path) -> None:
-    ids = {
-        id_
-        for analysis in ANALYSES
-        if Part.API_CALLS in analysis.requires
-        for id_ in analysis.findings
-    }
+    needs = [analysis for analysis in ANALYSES if Part.API_CALLS in analysis.requires]
+    ids = {id_ for analysis in needs for id_ in analysis.findings}
     assert {"host-sync", "launch-queue-stall"} <= ids
-    with closing(analyze(TraceBuilder().kernel(0, 9, launch=False).write(tmp_path))) as analysis:
-        missing = {gap.id: gap for gap in analysis.not_applicable if gap.id in ids}
-        assert not ids & {finding.id for finding in analysis.findings}
-    assert {*missing} == ids
-    for gap in missing.values():
-        assert gap.reason == "the report has no CUDA API calls: what the host did is not known"
-        assert "--trace=cuda" in gap.how_to_collect
-
-
-def test_with_api_calls_nothing_is_missing_for_want_of_them(tmp_path: Path) -> None:
-    with closing(analyze(TraceBuilder().kernel(10, 19, launch=(0, 5)).write(tmp_path))) as analysis:
-        assert not [gap for gap in analysis.not_applicable if "no CUDA API calls" in gap.reason]
+    for launch in (False, (0, 5)):
+        builder = TraceBuilder().kernel(10, 19, launch=launch)
+        result = closed_analysis(builder.write(tmp_path / f"{launch}.sqlite"))
+        why = "the report has no CUDA API calls: what the host did is not known"
+        missing = [gap for gap in result.not_applicable if gap.reason == why]
+        assert {gap.id for gap in missing} & ids == (set() if launch else ids)
+        assert all("--trace=cuda" in known(gap.how_to_collect) for gap in missing)
+        assert launch or not ids & {finding.id for finding in result.findings}

@@ -46,13 +46,24 @@ def run(python: Path, *arguments: str, **environment: str) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("variables", "said"), [({VARIABLE: "1"}, "True"), ({VARIABLE: "0"}, "False"), ({}, "False")]
+    ("command", "variables", "said"),
+    [
+        ([], {VARIABLE: "1"}, "True"),
+        ([], {VARIABLE: "0"}, "False"),
+        ([], {}, "False"),
+        (["-m", "instrument"], {}, "True"),
+    ],
 )
 def test_spawned_ranks_are_instrumented(
-    python: Path, tool: Path, tmp_path: Path, variables: dict[str, str], said: str
+    python: Path,
+    tool: Path,
+    tmp_path: Path,
+    command: list[str],
+    variables: dict[str, str],
+    said: str,
 ) -> None:
     environment = {nvtx_ranges.VARIABLE: str(tool), **variables}
-    run(python, str(PROGRAM), str(tmp_path), "1", **environment)
+    run(python, *command, str(PROGRAM), str(tmp_path), "1", **environment)
     answers = [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)]
     assert answers == [said, "False"]
 
@@ -105,25 +116,11 @@ def test_forked_ranks_are_told_that_nsight_does_not_see_them(
     assert done.stderr.count("was forked, and Nsight Systems records no ranges") == 2
 
 
-@pytest.mark.long
-def test_the_command_reaches_children(python: Path, tool: Path, tmp_path: Path) -> None:
-    arguments = ["-m", "instrument", str(PROGRAM), str(tmp_path), "0"]
-    run(python, *arguments, **{nvtx_ranges.VARIABLE: str(tool)})
-    assert (tmp_path / "rank-0").read_text() == "True"
-
-
 def test_the_command_tells_children_by_a_variable(python: Path, tool: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"import os; print(os.environ[{VARIABLE!r}])")
     attached = {nvtx_ranges.VARIABLE: str(tool)}
     assert run(python, "-m", "instrument", str(script), **attached) == "1\n"
-
-
-def test_it_does_nothing_unless_asked(python: Path, tool: Path) -> None:
-    code = "import sys; print('instrument' in sys.modules, 'torch' in sys.modules)"
-    attached = {nvtx_ranges.VARIABLE: str(tool)}
-    assert run(python, "-c", code, **attached) == "False False\n"
-    assert run(python, "-c", code, **attached, **{VARIABLE: "1"}) == "True False\n"
 
 
 def test_starting_imports_next_to_nothing(python: Path, tool: Path) -> None:
@@ -132,7 +129,9 @@ def test_starting_imports_next_to_nothing(python: Path, tool: Path) -> None:
         attached = {nvtx_ranges.VARIABLE: str(tool)}
         return {*run(python, "-c", code, **attached, **environment).split()}
 
-    extra = imported(**{VARIABLE: "1"}) - imported()
+    unless_asked = imported()
+    assert not {"instrument", "torch"} & unless_asked
+    extra = imported(**{VARIABLE: "1"}) - unless_asked
     assert "instrument.children" in extra
     assert extra <= {"__future__", "instrument", "instrument.children"}
 

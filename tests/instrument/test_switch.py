@@ -106,6 +106,7 @@ def test_without_torch_or_its_distributed_half_nothing_is_raised(missing: str) -
         f"import sys; sys.modules[{missing!r}] = None; import instrument\n"
         "from instrument.core import nvtx_ranges; nvtx_ranges.is_recording = lambda: True\n"
         "instrument.enable()\n"
+        "instrument.watch()\n"
         "with instrument.step(): print('ran')\n"
         "instrument.disable()"
     )

@@ -153,12 +153,6 @@ def test_steps_and_mpi() -> None:
     assert texts(NEW, uses_mpi=True)[0] == "--trace=cuda,nvtx,mpi"
 
 
-def test_every_flag_says_what_for_and_what_it_costs() -> None:
-    for flag in chosen(NEW, has_steps=True, uses_mpi=True).flags:
-        assert flag.purpose
-        assert flag.cost
-
-
 def test_the_installed_nsys_has_the_flags(nsys: str) -> None:
     installed = Nsys(nsys)
     assert installed.version >= (2020,)

@@ -143,17 +143,6 @@ def test_a_hook_is_registered_at_any_time_but_once(recorded: list[str]) -> None:
         made.register_comm_hook(None, hook)
 
 
-def test_what_is_no_hook_is_refused_as_without(recorded: list[str]) -> None:
-    def wrongly_annotated(state: Any, bucket: Any) -> Any: ...
-
-    wrongly_annotated.__annotations__ = {"bucket": int}
-    instrument.enable()
-    with pytest.raises(TypeError, match="must be callable"):
-        model().register_comm_hook(None, "no function")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="bucket annotation should be"):
-        model().register_comm_hook(None, wrongly_annotated)
-
-
 @pytest.mark.parametrize("returned", [None, 7])
 def test_errors_of_a_hook_are_the_same_and_close_its_range(
     recorded: list[str], returned: object

@@ -90,6 +90,10 @@ def test_what_a_label_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert labelled("pin_memory", host) is None
     assert labelled("copy_", device, host, True) == "copy_ h2d bytes=24 pinned=1 non_blocking=1"
     assert labelled("copy_", host, device) == "copy_ d2h bytes=24 pinned=1 non_blocking=0"
+    assert labelled("copy_", device, host[0]) == f"copy_ h2d {h2d}"  # what it fills
+    assert labelled("nonzero", device) == "nonzero d2h non_blocking=0"
+    assert labelled("nonzero", host) is None
+    assert labelled("tolist", device) == "tolist d2h bytes=24 non_blocking=0"
 
 
 READ: dict[str, Callable[[torch.Tensor], object]] = {
@@ -117,22 +121,6 @@ def test_what_reads_a_tensor_on_the_host_is_a_copy_that_waits(
     with pytest.raises(RuntimeError):  # there is nothing to read: the label comes first
         read(torch.empty((), dtype=torch.int64, device="meta"))
     assert recorded == [f"push {name} d2h bytes=8 non_blocking=0", "pop"]
-
-
-def test_the_size_of_what_is_not_zero_comes_to_the_host() -> None:
-    with FakeTensorMode():
-        device = torch.empty(2, 3, device="cuda:0")
-    assert labelled("nonzero", device) == "nonzero d2h non_blocking=0"
-    assert labelled("nonzero", torch.ones(2)) is None
-    assert labelled("tolist", device) == "tolist d2h bytes=24 non_blocking=0"
-
-
-def test_a_copy_that_broadcasts_moves_what_it_fills(monkeypatch: pytest.MonkeyPatch) -> None:
-    with FakeTensorMode():
-        row, matrix = torch.empty(3), torch.empty(2, 3, device="cuda:0")
-    monkeypatch.setattr(tensor_copies, "_is_pinned", lambda _: False)
-    monkeypatch.setattr(tensor_copies, "_PLAIN", {FakeTensor})
-    assert labelled("copy_", matrix, row) == "copy_ h2d bytes=24 pinned=0 non_blocking=0"
 
 
 @pytest.mark.parametrize(
