@@ -30,6 +30,7 @@ from instrument.core import nvtx_ranges, operations, steps
 from instrument.core.baseline import process_name
 from instrument.core.completion import settle, wait_for_gpu
 from instrument.core.patching import Patches
+from traceprof.labels import Steps
 
 _log = logging.getLogger("traceprof.instrument")
 _SUFFIX = ".pt.trace.json"  # the suffix of PyTorch's own handlers
@@ -127,7 +128,7 @@ class Excerpt(TorchTrace):
     ) -> None:
         super().__init__(folder / f"step-{first}")
         self._follow_collections, self._patches = follow_collections, Patches()
-        self.steps = steps.RecordedSteps(steps.Steps(first, first + EXCERPT_STEPS), self)
+        self.steps = steps.RecordedSteps(Steps(first, first + EXCERPT_STEPS), self)
 
     def prepare(self) -> None:
         """Do nothing: a profiler of the script may begin before the first step."""
