@@ -32,37 +32,83 @@ class annotate:  # noqa: N801  (used like a function: `with annotate("validate")
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._num_open = 0
+        self._open: list[str] = []  # labels
 
     def __enter__(self) -> Self:
         if not _is_compiling():
-            opened = self._opening()
+            label = self._begins()
+            opened = (
+                nvtx_ranges.prepare(label) if label is self._text else nvtx_ranges.message(label)
+            )
             is_open = False
             try:
                 is_open = True
                 nvtx_ranges.push(opened)
-                self._num_open += 1
+                self._open.append(label)
             except BaseException:  # of a signal: there will be no exit
                 if is_open:
                     nvtx_ranges.pop()
                 raise
         return self
 
-    def _opening(self) -> Any:  # noqa: ANN401  (an argument of `push`)
-        return nvtx_ranges.prepare(self._text)
-
     def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
-        if self._num_open and not _is_compiling():
-            self._num_open -= 1
+        if self._open and not _is_compiling():
+            label = self._open.pop()
             nvtx_ranges.pop()
-            self._closed(is_whole=kind is None)
+            self._ends(label, is_whole=kind is None)
 
-    def _closed(self, *, is_whole: bool) -> None:
+    def _begins(self) -> str:
+        return self._text
+
+    def _ends(self, label: str, *, is_whole: bool) -> None:
         """Run after the end of the range; does nothing here."""
 
+    def _again(self) -> annotate:
+        """Return a range of the same kind for another call, which may overlap with this one."""
+        return annotate(self._text)
+
+    @contextmanager
+    def _across(self) -> Iterator[None]:
+        """Open a range that need not nest: other code may run between a coroutine's."""
+        ranges: list[Any] = []
+        label, is_whole = self._begins(), False
+        try:
+            nvtx_ranges.start_into(ranges, nvtx_ranges.message(label))
+            yield
+            is_whole = True
+        finally:
+            nvtx_ranges.end_all(ranges)
+            self._ends(label, is_whole=is_whole)
+
     def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-        """Return the function with a range around every call."""
-        return _named(function, lambda: self._text, lambda *_: None)
+        """Return the function with a range around every run of its body."""
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def named_coroutine(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:  # noqa: ANN401
+                with self._across():
+                    return await function(*args, **kwargs)
+
+            return cast("Callable[Arguments, Result]", named_coroutine)
+        if inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def named_generator(
+                *args: Arguments.args, **kwargs: Arguments.kwargs
+            ) -> Generator[Any, Any, Any]:
+                with self._across():
+                    return (yield from function(*args, **kwargs))
+
+            return cast("Callable[Arguments, Result]", named_generator)
+
+        @functools.wraps(function)
+        def named(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            if _is_compiling():
+                return function(*args, **kwargs)
+            with self._again():
+                return function(*args, **kwargs)
+
+        return named
 
 
 class _Step(annotate):
@@ -70,17 +116,21 @@ class _Step(annotate):
 
     def __init__(self) -> None:
         super().__init__(labels.STEP)
-        self._open: list[str] = []
 
-    def _opening(self) -> Any:  # noqa: ANN401
-        self._open.append(_next_step())
-        return nvtx_ranges.message(self._open[-1])
+    def _begins(self) -> str:
+        number = next(_numbers)
+        steps.mark_begins(number)
+        return labels.step(number)
 
-    def _closed(self, *, is_whole: bool) -> None:
-        _step_ends(self._open.pop(), is_whole)
+    def _ends(self, label: str, *, is_whole: bool) -> None:
+        """Write down that an exception cut the step, which is not to be counted."""
+        if not is_whole:
+            nvtx_ranges.push(nvtx_ranges.message(labels.cut(label)))
+            nvtx_ranges.pop()
+        steps.mark_ends(is_whole=is_whole)
 
-    def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-        return _named(function, _next_step, _step_ends)
+    def _again(self) -> annotate:
+        return _Step()
 
 
 @overload
@@ -108,84 +158,7 @@ def step(
             f"step() takes no {type(function).__name__}: steps are numbered as they begin; "
             "write `with instrument.step():` or decorate a function with `@instrument.step`"
         )
-    return _named(function, _next_step, _step_ends)
-
-
-def _next_step() -> str:
-    number = next(_numbers)
-    steps.mark_begins(number)
-    return labels.step(number)
-
-
-def _step_ends(text: str, is_whole: bool) -> None:
-    """Write down that an exception cut a step, which is not to be counted."""
-    if not is_whole:
-        nvtx_ranges.push(nvtx_ranges.message(labels.cut(text)))
-        nvtx_ranges.pop()
-    steps.mark_ends(is_whole=is_whole)
-
-
-def _named(
-    function: Callable[Arguments, Result],
-    text: Callable[[], str],
-    closed: Callable[[str, bool], None],
-) -> Callable[Arguments, Result]:
-    """Return the function with a range around every run of its body.
-
-    After it `closed` runs, with the label, and whether no exception ended it.
-    """
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def named_coroutine(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:  # noqa: ANN401
-            with _range(text, closed):
-                return await function(*args, **kwargs)
-
-        return cast("Callable[Arguments, Result]", named_coroutine)
-    if inspect.isgeneratorfunction(function):
-
-        @functools.wraps(function)
-        def named_generator(
-            *args: Arguments.args, **kwargs: Arguments.kwargs
-        ) -> Generator[Any, Any, Any]:
-            with _range(text, closed):
-                return (yield from function(*args, **kwargs))
-
-        return cast("Callable[Arguments, Result]", named_generator)
-
-    @functools.wraps(function)
-    def named(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        if _is_compiling():
-            return function(*args, **kwargs)
-        label = text()
-        opened = nvtx_ranges.message(label)
-        is_open = is_whole = False
-        try:
-            is_open = True
-            nvtx_ranges.push(opened)
-            result = function(*args, **kwargs)
-            is_whole = True
-            return result
-        finally:
-            if is_open:
-                nvtx_ranges.pop()
-                closed(label, is_whole)
-
-    return named
-
-
-@contextmanager
-def _range(text: Callable[[], str], closed: Callable[[str, bool], None]) -> Iterator[None]:
-    """Open a range that need not nest: other code may run between a coroutine's or generator's."""
-    ranges: list[Any] = []
-    label, is_whole = text(), False
-    try:
-        nvtx_ranges.start_into(ranges, nvtx_ranges.message(label))
-        yield
-        is_whole = True
-    finally:
-        nvtx_ranges.end_all(ranges)
-        closed(label, is_whole)
+    return _Step()(function)
 
 
 def _is_compiling() -> bool:

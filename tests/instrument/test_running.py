@@ -202,6 +202,7 @@ def test_after_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("first", "second", "third"):
         module = __import__(f"imported_{name}")
         assert module.value == 1
+        assert module.__spec__ is not None
         assert "exec_module" not in vars(module.__spec__.loader)
     with pytest.raises(KeyError, match="own"):
         __import__("imported_failing")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from traceprof.run.machines import Gpu
+from traceprof.trace.programs import captured
 
 _QUERY = "index,name,uuid,pci.bus_id,driver_version,pcie.link.gen.max,pcie.link.width.current"
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -19,7 +19,6 @@ _LINK_OF = re.compile(r"^GPU (\d+):")
 _LINK = re.compile(r"^\s*Link \d+:\s*(<?[\w.]+)")
 _CARD = re.compile(r"^\s*(NIC\d+):\s*(\S+)")
 _NEARNESS = ("PIX", "PXB", "PHB", "NODE", "SYS")
-_MAX_S = 60.0
 # NVLink 4 and 5 are given with their overhead: 17 bytes on the wire for 16.
 _RAW_RATES = {26.562: 25.0, 53.125: 50.0}
 
@@ -126,10 +125,8 @@ def _number(text: str) -> int | None:
 
 def _run(*command: str) -> str:
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False, timeout=_MAX_S
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        done = captured(*command)
+    except OSError:
         return ""
     return done.stdout if done.returncode == 0 else ""
 
