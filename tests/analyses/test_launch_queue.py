@@ -3,6 +3,7 @@
 import json
 import random
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 
 from tests.reference.launch_queue import Answer, Process, answers, read
 from tests.support.builders import TraceBuilder, global_tid
-from tests.support.claims import only_finding, only_gap, results_of
+from tests.support.claims import only_finding, results_of
 from tests.support.databases import change
+from tests.support.kept_claims import Kept
 from tests.support.selection import long_after
 from tests.support.traces import GPU_SAMPLES, ranks_of
-from traceprof.analyses import launch_queue, remedies
+from traceprof.analyses import launch_queue
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.host.launch_stalls import launch_queue as queue_of
@@ -252,29 +254,6 @@ def test_what_is_launched_late_on_an_idle_stream(tmp_path: Path, others: str) ->
         assert finding.severity is Severity.INFO
 
 
-@pytest.mark.parametrize(
-    ("kernel", "remedy"),
-    [
-        ("at::native::add", remedies.GRAPHS),
-        ("jacobi_kernel", remedies.CUDA_GRAPH),
-        ("advance_x_257_gpu", remedies.LARGER_KERNELS),
-    ],
-)
-def test_fewer_launches_as_the_program_can_have_them(
-    tmp_path: Path, kernel: str, remedy: str
-) -> None:
-    builder = TraceBuilder()
-    *_, called = planted(builder, CAP + 300)
-    launch = called, called + 5_000
-    builder.kernel(called + 9_000, called + 50_000, NCCL, launch=launch, stream=20)
-    builder.kernel(
-        called + 60_000, called + 70_000, kernel, launch=(called + 55_000, called + 58_000)
-    )
-    advice = only_finding(judged(builder.write(tmp_path))).advice
-    graphs = {remedies.GRAPHS, remedies.CUDA_GRAPH, remedies.LARGER_KERNELS}
-    assert graphs & {*advice} == {remedy}
-
-
 def test_what_waits_for_an_event_is_not_late_by_its_launch(tmp_path: Path) -> None:
     builder = TraceBuilder()
     *_, called = planted(builder, CAP + 300)
@@ -369,35 +348,6 @@ def test_what_the_end_of_the_capture_cut_off(tmp_path: Path) -> None:
     assert 200 < len(result.stalls) <= len(stalls)
 
 
-def test_records_count_before_inference(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    planted(builder, CAP + 100)
-    builder.memcpy(6_000_000, 8_000_000, "DtoD", stream=9, tid=5, launch=(0, 5_000))
-    for start, end in ((9_000_000, 15_000_000), (5_000_000, 9_000_000)):  # in any order
-        builder.raw(
-            "CUPTI_ACTIVITY_KIND_OVERHEAD", globalTid=global_tid(), correlationId=900, nameId=1,
-            start=start, end=end, overheadType=8, eventClass=103,
-        )  # fmt: skip
-    path = builder.write(tmp_path)
-    assert_agreement(path)
-    finding = only_finding(judged(path))
-    assert finding.metrics["source"] == "overhead-records"
-    assert (finding.metrics["stall_ns"], finding.metrics["num_stalls"]) == (10_000_000, 2)
-    # All of these 10 ms but for 99 pauses of 1 us; the copy took less.
-    assert (finding.metrics["holder"], finding.metrics["holder_ns"]) == ("gemm", 9_901_000)
-    assert " behind gemm; " in finding.title
-
-
-def test_deep_queues_without_long_launches_are_silent(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    planted(builder, 900, cap=2000)
-    path = builder.write(tmp_path)
-    assert judged(path) == []
-    change(path, "INSERT INTO StringIds VALUES (99999, 'Command Buffer Full')")
-    missing = only_gap(judged(path))
-    assert "2026.1" in missing.how_to_collect
-
-
 def test_without_api_calls(tmp_path: Path) -> None:
     path = TraceBuilder().kernel(0, 9, launch=False).write(tmp_path)
     with closing(analyze(path, options=Options(only=[launch_queue.ID]))) as analysis:
@@ -445,3 +395,54 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
     path = builder.shuffled(seed).write(tmp_path)
     low = min(answer.series[0][0] for answer in assert_agreement(path) if answer.series)
     assert_agreement(path, (low + 5_000_000, low + 30_000_000))
+
+
+def late_behind(*kernels: str) -> TraceBuilder:
+    """An exchange is launched late, then other kernels, which show what the program is."""
+    builder = TraceBuilder()
+    *_, called = planted(builder, CAP + 300)
+    launch = called, called + 5_000
+    builder.kernel(called + 9_000, called + 50_000, NCCL, launch=launch, stream=20)
+    for kernel in kernels:
+        launch = called + 55_000, called + 58_000
+        builder.kernel(called + 60_000, called + 70_000, kernel, launch=launch)
+    return builder
+
+
+def with_records() -> TraceBuilder:
+    """They count before what is inferred, in any order: 10 ms, all of gemm but for 99 pauses."""
+    builder = TraceBuilder()
+    planted(builder, CAP + 100)
+    builder.memcpy(6_000_000, 8_000_000, "DtoD", stream=9, tid=5, launch=(0, 5_000))
+    for start, end in ((9_000_000, 15_000_000), (5_000_000, 9_000_000)):
+        builder.raw(
+            "CUPTI_ACTIVITY_KIND_OVERHEAD", globalTid=global_tid(), correlationId=900, nameId=1,
+            start=start, end=end, overheadType=8, eventClass=103,
+        )  # fmt: skip
+    return builder
+
+
+def deep(*, may_have_records: bool = False) -> TraceBuilder:
+    """A queue of 900 operations, and no long launch."""
+    builder = TraceBuilder()
+    planted(builder, 900, cap=2000)
+    if may_have_records:
+        builder.raw("StringIds", id=99_999, value="Command Buffer Full")
+    return builder
+
+
+PROGRAMS: dict[str, Callable[[], TraceBuilder]] = {
+    "late behind kernels of PyTorch": lambda: late_behind("at::native::add"),
+    "late behind other kernels": lambda: late_behind("jacobi_kernel"),
+    "late behind kernels of directives": lambda: late_behind("advance_x_257_gpu"),
+    "with records": with_records,
+    "deep": deep,
+    "deep, with records that were not exported": lambda: deep(may_have_records=True),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
+    path = PROGRAMS[name]().write(tmp_path)
+    assert_agreement(path)
+    kept(judged(path))
