@@ -12,7 +12,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.claims import results_of
 from tests.support.databases import change
 from tests.support.kept_claims import Kept
-from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, ranks_of
+from tests.support.traces import GPU_SAMPLES, ranks_of
 from traceprof.analyses import peer_transfers
 from traceprof.findings import Finding, Severity
 from traceprof.run.opening import Window
@@ -52,10 +52,6 @@ def test_real_exports(real_trace: Path) -> None:
 @pytest.mark.parametrize("sample", GPU_SAMPLES, ids=lambda path: path.stem)
 def test_samples_agree_with_the_reference(sample: Path) -> None:
     assert_agreement(sample)
-
-
-def test_peer_access_is_no_detour() -> None:
-    assert judged(SAMPLE_FOLDER / "peer-copies.sqlite") == []
 
 
 def staged(

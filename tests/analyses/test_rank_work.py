@@ -16,7 +16,6 @@ from tests.support.traces import SAMPLE_FOLDER, closed_analysis
 from traceprof.analyses.kernels.placed_kernels import PlacedKernels, pack_places
 from traceprof.analyses.pipeline_bubble import ID as PIPELINE
 from traceprof.analyses.rank_work import RunWork, by_note, work_of
-from traceprof.reports.text import render
 from traceprof.trace.columns import pack
 
 ALL = 40  # kernels of a step
@@ -252,15 +251,6 @@ def test_ranks_that_stand_out_are_shown_first(name: str, first: int | None) -> N
         metrics: Any = [finding.metrics for finding in analysis.findings if finding.id == PIPELINE]
         first = known(metrics[0]["longest_rank"])
     assert noted[0] == first
-
-
-def test_the_report_has_a_table_of_what_ranks_compute() -> None:
-    analysis = closed_analysis(SAMPLE_FOLDER / "exposed-waiting.sqlite")
-    text = render(analysis.result, is_verbose=True)
-    table = text.partition("Compute of each rank in a step, against its peers")[2]
-    (row,) = [line.split() for line in table.splitlines() if line.startswith("   1")][:1]
-    assert row[:4] == ["1", "-", "1.94", "ms"]
-    assert row[-4].startswith("+")
 
 
 @pytest.mark.parametrize(("apart_us", "named"), [(0, [1]), (250, [])])

@@ -8,7 +8,7 @@ import pytest
 
 from sample_traces.simulator import SCENARIOS, nsight_writer, simulate_scenario
 from tests.support.selection import in_turn
-from tests.support.traces import SAMPLE, SAMPLES, analysis_of, closed_analysis
+from tests.support.traces import SAMPLES, analysis_of, closed_analysis
 from traceprof.analyses.registry import ANALYSES, FINDING_IDS
 from traceprof.analysis import Analysis
 from traceprof.findings import Severity
@@ -111,13 +111,6 @@ def test_other_seeds_and_schema_versions(tmp_path: Path, name: str, version: str
 
 def _without_payloads(metrics: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in metrics.items() if "independent" not in name}
-
-
-def test_a_healthy_run_is_silent() -> None:
-    analysis = closed_analysis(SAMPLE.with_name("healthy.sqlite"))
-    assert [
-        finding.title for finding in analysis.findings if finding.severity > Severity.INFO
-    ] == []
 
 
 def test_every_finding_has_a_scenario(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Uneven kernels: planted ones, none in equal ranks, and what makes them uneven."""
 
 import dataclasses
-import re
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ from traceprof.analyses.uneven_kernels import (
 )
 from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.findings import Finding, NotApplicable
-from traceprof.units import duration, percent
 
 ID = "uneven-kernels"
 MS = 1_000_000
@@ -111,19 +109,6 @@ def test_equal_ranks_are_silent(num_ranks: int, tmp_path: Path) -> None:
     assert missing == []
 
 
-def test_a_rank_with_twice_the_work_is_named_with_its_peer() -> None:
-    (finding,), missing, _ = judged(SAMPLE_FOLDER / "p2p-slower-than-copy.sqlite")
-    assert missing == []
-    values: Any = finding.metrics
-    assert (finding.rank, values["is_constant"], values["num_peers"]) == (0, True, 1)
-    assert values["slower"] == pytest.approx(2, rel=0.01)
-    assert "more work: 2.00 × the thread blocks" in finding.title
-    assert finding.advice == ADVICE[WORK]
-    for one in finding.evidence:
-        assert re.fullmatch(r"step \d+: its kernels took [\d.]+ [mµ]s beyond the mean", one.label)
-    assert len(finding.evidence) == 5
-
-
 def metrics(**changes: Any) -> UnevenKernelsMetrics:
     values: dict[str, Any] = {
         "excess_ns": MS, "rank": 1, "num_kernels": 8, "is_constant": True, "category": "matmul",
@@ -157,26 +142,6 @@ def test_only_clocks_that_were_not_sampled_are_to_be_recorded() -> None:
     assert "Record clocks, too, to see whether it is throttled: HOW" in advice(HARDWARE, "HOW")
     assert "clocks" not in " ".join(advice(HARDWARE, None))
     assert advice(CHANGING, "HOW") == ADVICE[CHANGING]
-
-
-def test_a_straggler_has_the_numbers_of_its_uneven_kernels() -> None:
-    analysis = closed_analysis(SAMPLE_FOLDER / "uneven-clock.sqlite")
-    (late,) = (finding for finding in analysis.findings if finding.id == "straggler")
-    (found,) = (finding for finding in analysis.findings if finding.id == ID)
-    slower: Any = found.metrics["slower"]
-    assert late.rank == found.rank == 2
-    assert f"{percent(slower - 1)} longer than its peers" in late.title
-    assert "no constant straggler" not in " ".join(text for _, text in analysis.notes)
-
-
-def test_ranks_that_take_turns_are_no_straggler() -> None:
-    analysis = closed_analysis(SAMPLE_FOLDER / "uneven-experts.sqlite")
-    assert all(finding.id != "straggler" for finding in analysis.findings)
-    (found,) = (finding for finding in analysis.findings if finding.id == ID)
-    (note,) = (text for _, text in analysis.notes if text.startswith("no constant straggler"))
-    waited: Any = found.metrics["others_wait_ns"]
-    assert f"The others waited {duration(waited)} in all" in note
-    assert f"see uneven-kernels (rank {found.rank})" in note
 
 
 @pytest.mark.long
