@@ -63,10 +63,6 @@ class annotate:  # noqa: N801  (used like a function: `with annotate("validate")
     def _ends(self, label: str, *, is_whole: bool) -> None:
         """Run after the end of the range; does nothing here."""
 
-    def _again(self) -> annotate:
-        """Return a range of the same kind for another call, which may overlap with this one."""
-        return annotate(self._text)
-
     @contextmanager
     def _across(self) -> Iterator[None]:
         """Open a range that need not nest: other code may run between a coroutine's."""
@@ -105,8 +101,20 @@ class annotate:  # noqa: N801  (used like a function: `with annotate("validate")
         def named(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
             if _is_compiling():
                 return function(*args, **kwargs)
-            with self._again():
-                return function(*args, **kwargs)
+            label = self._begins()
+            opened = nvtx_ranges.message(label)
+            is_open = is_whole = False
+            # No `with`: a signal's exception would arrive between its begin and the call.
+            try:
+                is_open = True
+                nvtx_ranges.push(opened)
+                result = function(*args, **kwargs)
+                is_whole = True
+                return result
+            finally:
+                if is_open:
+                    nvtx_ranges.pop()
+                    self._ends(label, is_whole=is_whole)
 
         return named
 
@@ -128,9 +136,6 @@ class _Step(annotate):
             nvtx_ranges.push(nvtx_ranges.message(labels.cut(label)))
             nvtx_ranges.pop()
         steps.mark_ends(is_whole=is_whole)
-
-    def _again(self) -> annotate:
-        return _Step()
 
 
 @overload
