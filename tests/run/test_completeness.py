@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
@@ -14,10 +13,9 @@ import pytest
 from msgspec.structs import astuple
 
 import traceprof
-from tests.reference import completeness as reference
 from tests.support.builders import TraceBuilder
 from tests.support.databases import change
-from tests.support.traces import SAMPLE_FOLDER, SAMPLES, ranks_of
+from tests.support.traces import OWN_PROFILES, SAMPLE_FOLDER, SAMPLES, ranks_of, real_name
 from traceprof import intervals
 from traceprof.reports import comparison_sections
 from traceprof.reports.time_text import headline_lines
@@ -200,35 +198,68 @@ def test_what_is_said_of_a_damaged_recording(
     assert "gpu-idle" in {gap.id for gap in analysis.not_applicable}
 
 
-@pytest.mark.parametrize("program", ["training", "host-sync"])
-@pytest.mark.parametrize("choose", [at_random(0.05), third(1)], ids=["5 %", "middle third"])
-def test_the_reference_finds_the_same(
-    program: str, choose: Callable[[list[Row]], list[Row]], tmp_path: Path
+@pytest.mark.parametrize(
+    ("program", "choose", "expected"),
+    [
+        ("training", at_random(0.05), [(1464, 87, 1, 6_022_951), (284, 18, 0, 12_857_751)]),
+        ("training", third(1), [(1464, 488, 0, 27_657_907), (284, 95, 0, 118_840_658)]),
+        ("host-sync", at_random(0.05), [(296, 14, 0, 630_587), (296, 20, 0, 1_192_423)]),
+        ("host-sync", third(1), [(296, 99, 0, 5_225_767), (296, 99, 0, 5_193_185)]),
+    ],
+)
+def test_lost_launches_and_their_time(
+    program: str,
+    choose: Callable[[list[Row]], list[Row]],
+    expected: list[tuple[int, ...]],
+    tmp_path: Path,
 ) -> None:
+    """A loop over single launches gave the same numbers."""
     path, _ = without(program, tmp_path, choose)
+    assert [*lost_by_rank(path).values()] == expected
+
+
+def lost_by_rank(path: Path) -> dict[int, tuple[int, ...]]:
+    """Return of ranks with a GPU the numbers of launches, lost and cut ones, and the lost time."""
     with ranks_of(path) as ranks:
-        for rank in ranks:
-            expected = reference.losses(path, rank.pid)
-            losses = rank.completeness.losses
-            assert (losses.num_launches, losses.num_lost, losses.num_cut) == expected[:3]
-            assert rank.lost.measure_ns == expected.lost_ns
+        return {
+            rank.rank: (lost.num_launches, lost.num_lost, lost.num_cut, rank.lost.measure_ns)
+            for rank in ranks
+            if rank.device is not None
+            for lost in [rank.completeness.losses]
+        }
+
+
+REAL = {
+    "a100x4_ddp_baseline_rank0.sqlite": {0: (26_196, 0, 36, 0)},
+    "a100x4_ddp_bucketcap100mb_2021.sqlite": {0: (10_775, 0, 6025, 0)},
+    "a100x4_ddp_nobroadcast_rank0.sqlite": {0: (24_839, 0, 38, 0)},
+    "h100x2_command_buffer_full.sqlite": dict.fromkeys(range(2), (2186, 0, 1140, 0)),
+    "h100x2_torchrun_nccl_on_compute_stream.sqlite": {0: (2622, 0, 2, 0), 1: (2670, 0, 22, 0)},
+    "pairs/h100x2_per_layer_sync.sqlite": {0: (2360, 0, 2, 0), 1: (2360, 0, 1, 0)},
+}
+"""Ranks of real recordings that lack something."""
+REAL_PROFILES = {
+    "cases/gb10_graphs_one_in_ten.json.gz": (776, 175, 141, 174_301_007),
+    "cases/gb10_graphs_whole.json.gz": (776, 0, 138, 0),
+    "cases/i07b_third_of_kernels_dropped.json.gz": (240, 74, 0, 7_313_000),
+}
 
 
 @pytest.mark.slow
-def test_real_exports_lack_what_the_reference_says(real_trace: Path) -> None:
-    with ranks_of(real_trace) as ranks:
-        found = Counter[int]()
-        for rank in ranks:
-            found[rank.pid] += rank.completeness.losses.num_launches
-        for rank in ranks:
-            if rank.calls is None or rank.device is None:
-                assert rank.completeness.losses.num_launches == 0
-                continue
-            expected = reference.losses(real_trace, rank.pid)
-            losses = rank.completeness.losses
-            assert found[rank.pid] == expected.num_launches
-            assert (losses.num_lost, losses.num_cut) == expected[1:3]
-            assert rank.lost.measure_ns == expected.lost_ns
+def test_what_real_exports_lack(real_trace: Path) -> None:
+    lacking = {rank: lost for rank, lost in lost_by_rank(real_trace).items() if any(lost[1:])}
+    assert lacking == REAL.get(real_name(real_trace), {})
+
+
+@pytest.mark.parametrize("name", REAL_PROFILES)
+def test_what_real_profiles_lack(name: str, traces: Path) -> None:
+    assert lost_by_rank(traces / name) == {0: REAL_PROFILES[name]}
+
+
+@pytest.mark.long
+def test_whole_profiles_lack_nothing(traces: Path) -> None:
+    for path in [*OWN_PROFILES, *(traces / "kineto").rglob("*.json.gz")]:
+        assert not any(any(lost[1:]) for lost in lost_by_rank(path).values()), path.name
 
 
 def _program() -> TraceBuilder:

@@ -87,34 +87,7 @@ def by_optimizer(name: str) -> TraceBuilder:
     return trace
 
 
-_BODY = [f"kernel_{number}" for number in range(24)]
-
-
-def one_more(iteration: int, place: int, name: str = "norm", num: int = 1) -> TraceBuilder:
-    """Ten iterations of 24 kernels that nobody marked, one of them with a kernel more, or several.
-
-    Kernels take 1 ms, with 1 ms between them and 5 ms before an iteration.
-    """
-    trace, start = TraceBuilder(), 0
-    for number in range(10):
-        body = [*_BODY]
-        if number == iteration:
-            body[place:place] = [name, *(f"{name}_{place}" for place in range(1, num))]
-        start += 4 * MS
-        for kernel in body:
-            trace.kernel(start, start + MS, kernel, launch=(start - MS, start))
-            start += 2 * MS
-    return trace
-
-
 MADE = {
-    "one kernel more in the last iteration but one": one_more(8, 12),
-    "one more at its end": one_more(8, 24),
-    "the first one twice": one_more(8, 1, _BODY[0]),
-    "one more in the last iteration": one_more(9, 12),
-    "one more in the last but two": one_more(7, 12),
-    "an evaluation after the fifth": one_more(4, 24, "evaluate", 40),
-    "too many others after the fifth": one_more(4, 24, "evaluate", 80),
     "steps": marked(kernels("a", "b", "c"), 3, 4, 5),
     "optimizer": by_optimizer("optimizer step"),
     "torch optimizer": by_optimizer("Optimizer.step#AdamW.step"),
@@ -144,7 +117,6 @@ MADE = {
 
 KNOWN_MS = {
     "an optimizer cut off": (20, 75),
-    "one kernel more in the last iteration but one": (4, 443),
     "one more at its end": (4, 467),
     "the first one twice": (4, 421),
     "one more in the last iteration": (4, 495),
