@@ -22,7 +22,6 @@ from traceprof.reports.time_text import headline_lines
 from traceprof.run.rank import Rank
 
 KERNEL, COPY, SET = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET"))
-PROGRAMS = ("training", "ddp", "host-sync", "exposed-copy", "data-loading")
 Row = tuple[str, int, int, int, int, int]
 """A table, and of a row in it the rowid, start, process, stream and name."""
 
@@ -92,30 +91,29 @@ def _idle_ns(rank: Rank, inside: tuple[int, int]) -> int:
     return intervals.complement(rank.not_idle, start, end).measure_ns
 
 
-def _whole_and_rest(path: Path, program: str) -> tuple[list[Row], list[Row]]:
-    """Return the GPU records of a sample, and those that a copy of it has left."""
-    with (
-        closing(sqlite3.connect(SAMPLE_FOLDER / f"{program}.sqlite")) as whole,
-        closing(sqlite3.connect(path)) as rest,
-    ):
-        return _rows(whole), _rows(rest)
-
-
-def _num_of_gone_kinds(path: Path, program: str) -> int:
-    """Return how many copies and sets are taken where a process has not one left of the kind.
-
-    They may not have been recorded at all, so that they count as neither lost nor cut.
-    """
-    whole, rest = _whole_and_rest(path, program)
-    left = {(row[3], row[0]) for row in rest}
-    return sum((row[3], row[0]) not in left for row in whole)
-
-
-def _num_at_the_end(path: Path, program: str) -> int:
-    """Return how many records are taken after the last one that is left of their stream."""
-    whole, rest = _whole_and_rest(path, program)
-    last = {(row[3], row[4]): row[2] for row in rest}  # in order of start
-    return sum(row[2] > last.get((row[3], row[4]), 0) for row in {*whole} - {*rest})
+CHOICES: dict[str, Callable[[list[Row]], list[Row]]] = {
+    **{f"{share:.0%}": at_random(share) for share in (0.01, 0.05, 0.3, 0.9)},
+    **{f"{name} third": third(place) for place, name in enumerate(("first", "middle", "last"))},
+    "one stream": rarest_stream,
+    "copies": lambda rows: [row for row in rows if row[0] == COPY],
+    "sets": lambda rows: [row for row in rows if row[0] == SET],
+}
+# Launches that are cut, and lost time in µs, by choice: a loop over single launches gave the same.
+# Random choices may take the last operation of a stream.
+CUT = {
+    "training": [0, 1, 2, 22, 0, 0, 583, 0, 0, 0],
+    "ddp": [0, 0, 1, 29, 0, 0, 184, 0, 0, 0],
+    "host-sync": [0, 0, 0, 16, 0, 0, 198, 0, 0, 0],
+    "exposed-copy": [0, 0, 2, 16, 0, 0, 144, 0, 0, 0],
+    "data-loading": [1, 1, 1, 17, 0, 0, 188, 0, 0, 0],
+}
+LOST_US = {
+    "training": [3664, 18880, 158178, 589880, 17, 146498, 0, 122317, 0, 0],
+    "ddp": [763, 2273, 13547, 36102, 39, 14265, 0, 2880, 0, 0],
+    "host-sync": [398, 1823, 10338, 23646, 162, 10418, 0, 250, 0, 0],
+    "exposed-copy": [524, 2460, 18915, 52606, 22, 21550, 0, 207, 0, 0],
+    "data-loading": [808, 3813, 47659, 127051, 6, 52765, 0, 70019, 0, 0],
+}
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
@@ -127,39 +125,25 @@ def test_a_complete_recording_loses_nothing(path: Path) -> None:
             assert rank.not_idle.measure_ns == rank.busy.measure_ns
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize(
-    "choose",
-    [*map(at_random, (0.01, 0.05, 0.3, 0.9)), *map(third, (0, 1)), rarest_stream],
-    ids=["1 %", "5 %", "30 %", "90 %", "first third", "middle third", "one stream"],
-)
-def test_lost_time_is_no_idle_time(
-    program: str, choose: Callable[[list[Row]], list[Row]], tmp_path: Path
-) -> None:
-    path, num_taken = without(program, tmp_path, choose)
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("program", CUT)
+def test_lost_time_is_no_idle_time(program: str, choice: str, tmp_path: Path) -> None:
+    path, num_taken = without(program, tmp_path, CHOICES[choice])
     with ranks_of(SAMPLE_FOLDER / f"{program}.sqlite") as whole, ranks_of(path) as ranks:
-        losses = [rank.completeness.losses for rank in ranks]
-        num_cut = sum(rank.completeness.losses.num_cut for rank in whole)
-        num_found = sum(lost.num_lost + lost.num_cut for lost in losses)
-        assert num_found == num_taken + num_cut - _num_of_gone_kinds(path, program)
-        num_lost = sum(lost.num_lost for lost in losses)
-        # Of few that are taken one may be its stream's last, which is cut.
-        assert num_lost >= min(0.9 * num_taken, num_taken - _num_at_the_end(path, program))
         for before, after in zip(whole, ranks, strict=True):
             window = before.window
             span = window.start_ns, window.end_ns
-            assert _idle_ns(after, span) <= _idle_ns(before, span) + window.length_ns // 100
+            if choice not in {"copies", "sets"}:
+                assert _idle_ns(after, span) <= _idle_ns(before, span) + window.length_ns // 100
             lost = after.completeness.losses
             assert sum(part.num_lost for part in lost.stretches) == lost.num_lost
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_what_lies_beyond_the_end_is_cut(program: str, tmp_path: Path) -> None:
-    path, num_taken = without(program, tmp_path, third(2))
-    with ranks_of(path) as ranks:
-        losses = [rank.completeness.losses for rank in ranks]
-    assert sum(lost.num_lost + lost.num_cut for lost in losses) >= num_taken
-    assert sum(lost.num_cut for lost in losses) >= 0.9 * num_taken
+        num_whole = sum(rank.completeness.losses.num_launches for rank in whole)
+    of_ranks = zip(*lost_by_rank(path).values(), strict=True)
+    num_launches, num_lost, num_cut, lost_ns = map(sum, of_ranks)
+    place = [*CHOICES].index(choice)
+    assert (num_cut, lost_ns // 1000) == (CUT[program][place], LOST_US[program][place])
+    # Copies and sets of which a process has none left may not have been recorded at all.
+    assert num_lost + num_cut == num_taken - (num_whole - num_launches)
 
 
 def test_a_damaged_recording_is_compared_with_nothing(tmp_path: Path) -> None:
@@ -196,26 +180,6 @@ def test_what_is_said_of_a_damaged_recording(
     assert "gpu-idle" not in {finding.id for finding in analysis.findings}
     assert not (is_unusable and analysis.findings)
     assert "gpu-idle" in {gap.id for gap in analysis.not_applicable}
-
-
-@pytest.mark.parametrize(
-    ("program", "choose", "expected"),
-    [
-        ("training", at_random(0.05), [(1464, 87, 1, 6_022_951), (284, 18, 0, 12_857_751)]),
-        ("training", third(1), [(1464, 488, 0, 27_657_907), (284, 95, 0, 118_840_658)]),
-        ("host-sync", at_random(0.05), [(296, 14, 0, 630_587), (296, 20, 0, 1_192_423)]),
-        ("host-sync", third(1), [(296, 99, 0, 5_225_767), (296, 99, 0, 5_193_185)]),
-    ],
-)
-def test_lost_launches_and_their_time(
-    program: str,
-    choose: Callable[[list[Row]], list[Row]],
-    expected: list[tuple[int, ...]],
-    tmp_path: Path,
-) -> None:
-    """A loop over single launches gave the same numbers."""
-    path, _ = without(program, tmp_path, choose)
-    assert [*lost_by_rank(path).values()] == expected
 
 
 def lost_by_rank(path: Path) -> dict[int, tuple[int, ...]]:
@@ -490,15 +454,3 @@ def test_nine_in_ten_graph_replays(tmp_path: Path) -> None:
         assert losses.num_cut == 4
         assert _idle_ns(rank, span) <= before + (span[1] - span[0]) // 100
         assert losses.is_unusable
-
-
-@pytest.mark.parametrize("kind", [COPY, SET])
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_one_kind(program: str, kind: str, tmp_path: Path) -> None:
-    """Copies of which none is left may not have been recorded: nothing is said of them."""
-    path, num_taken = without(program, tmp_path, lambda rows: [r for r in rows if r[0] == kind])
-    with ranks_of(SAMPLE_FOLDER / f"{program}.sqlite") as whole, ranks_of(path) as ranks:
-        losses = [rank.completeness.losses for rank in ranks]
-        launches = sum(rank.completeness.losses.num_launches for rank in whole)
-    assert sum(lost.num_lost for lost in losses) == 0
-    assert sum(lost.num_launches for lost in losses) == launches - num_taken
