@@ -20,7 +20,7 @@ from traceprof.host.host_waits import (
     with_operators,
 )
 from traceprof.host.places import places, places_of_calls
-from traceprof.host.thread_evidence import calls_named, calls_of_kind
+from traceprof.host.thread_evidence import calls_of_kind
 from traceprof.intervals import Int64, Mask
 from traceprof.run.program import Program
 from traceprof.run.rank import Rank, Window
@@ -217,7 +217,7 @@ def _num_reads_synchronized(rank: Rank, calls: ApiCalls, threads: dict[int, Thre
 
     Calls that lie within the copy's, of the driver, are no next call.
     """
-    copies = calls_named(rank, calls, lambda name: "emcpy" in name)
+    copies = rank.trace.calls_named(calls, lambda name: "emcpy" in name)
     waits = calls_of_kind(rank, calls, ApiCallKind.SYNCHRONIZE)
     number = 0
     for thread, of_thread in threads.items():

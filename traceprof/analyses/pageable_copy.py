@@ -16,9 +16,8 @@ from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.rank import Rank, Window
 from traceprof.trace.grouping import distinct_values, is_in
-from traceprof.trace.model.kinds import MemoryKind, copy_label
+from traceprof.trace.model.kinds import HOST_MEMORY, MemoryKind, copy_label
 from traceprof.trace.model.parts import Part
-from traceprof.trace.model.special_values import NULL
 from traceprof.units import counted, duration
 
 ID = "pageable-copy"
@@ -72,7 +71,7 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
     copies = rank.operations.copies
     large = window.holds_start(copies.start_ns)
     large &= (copies.bytes > MAX_STAGED_BYTES) & ~rank.is_peer_copy
-    known = large & _is_known(copies.source_memory) & _is_known(copies.destination_memory)
+    known = large & copies.is_memory_known
     pageable = _directions(rank, MemoryKind.PAGEABLE)
     chosen = np.flatnonzero(known & (pageable["h2d"] | pageable["d2h"]))
     carried = {
@@ -129,17 +128,12 @@ def findings(result: PageableCopyResult) -> list[f.Finding | f.NotApplicable]:
     return result.finding(ID, title, result.cost_ns, metrics, advice)
 
 
-def _is_known(memory: Int64) -> Mask:
-    return (memory != NULL) & (memory != MemoryKind.UNKNOWN)
-
-
 def _directions(rank: Rank, host_memory: MemoryKind) -> dict[str, Mask]:
     source = rank.operations.copies.source_memory
     destination = rank.operations.copies.destination_memory
-    host_kinds = np.array([MemoryKind.PAGEABLE, MemoryKind.PINNED], np.int64)
     return {
-        "h2d": (source == host_memory) & ~is_in(destination, host_kinds),
-        "d2h": (destination == host_memory) & ~is_in(source, host_kinds),
+        "h2d": (source == host_memory) & ~is_in(destination, HOST_MEMORY),
+        "d2h": (destination == host_memory) & ~is_in(source, HOST_MEMORY),
     }
 
 

@@ -11,7 +11,6 @@ from traceprof import intervals
 from traceprof.analyses.kernels.kernel_table import kernel_evidence
 from traceprof.analyses.results import CostResult, facts_of
 from traceprof.host.idle_gaps import PREFETCH
-from traceprof.host.thread_evidence import calls_named
 from traceprof.intervals import Int64, Intervals
 from traceprof.run.rank import Rank, Window
 from traceprof.trace.model.kinds import CopyKind
@@ -35,7 +34,7 @@ def page_moves(rank: Rank) -> tuple[Int64, Int64]:
     calls = rank.calls
     if not len(moves) or calls is None:
         return moves, moves
-    prefetching = calls.start_ns[calls_named(rank, calls, PREFETCH.match)]
+    prefetching = calls.start_ns[rank.trace.calls_named(calls, PREFETCH.match)]
     if not len(prefetching):
         return moves, moves
     return moves[copies.start_ns[moves] < prefetching.min()], moves

@@ -97,10 +97,11 @@ def _stream_waits(rank: Rank) -> StreamWaits | None:
     waits = rank.trace.synchronizations(rank.process) if records is not None else None
     if records is None or waits is None or rank.calls is None:
         return None
-    names = rank.trace.api_names.items()
-    waiting = [key for key, name in names if api_call_kind(name) is ApiCallKind.STREAM_WAIT]
+    is_waiting = rank.trace.calls_named(
+        rank.calls, lambda name: api_call_kind(name) is ApiCallKind.STREAM_WAIT
+    )
     recorded = _events(rank, rank.calls, records)
-    awaiting = _events(rank, rank.calls, waits, rank.calls.packed_name.isin(waiting))
+    awaiting = _events(rank, rank.calls, waits, is_waiting)
     if len(recorded.place) == 0 or len(awaiting.place) == 0:
         return None
     record = last_record(recorded, awaiting.event, awaiting.device, awaiting.place)

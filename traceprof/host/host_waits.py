@@ -30,7 +30,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from traceprof import intervals
-from traceprof.host.thread_evidence import calls_named, calls_of_kind, launches_of
+from traceprof.host.thread_evidence import calls_of_kind, launches_of
 from traceprof.intervals import BEYOND_NS, Int64, Intervals, Mask
 from traceprof.run.host_clock import copies_to_pageable
 from traceprof.run.rank import Rank, Window
@@ -69,7 +69,7 @@ def synchronizing_calls(rank: Rank, calls: ApiCalls) -> Mask:
     Calls are known by name, except for asynchronous copies to pageable host memory: those return
     when the copy is over, such as the read of four bytes in `loss.item()`.
     """
-    synchronizes = calls_named(rank, calls, waits_for_gpu)
+    synchronizes = rank.trace.calls_named(calls, waits_for_gpu)
     reads = rank.launched_by[1][copies_to_pageable(rank)]
     synchronizes[reads[reads >= 0]] = True
     return synchronizes
@@ -88,13 +88,6 @@ def by_thread(calls: ApiCalls, chosen: Mask) -> dict[int, ThreadCalls]:
         thread: ThreadCalls(calls.start_ns[part], calls.ends(part), part)
         for thread, part in zip(threads.tolist(), np.split(index, first[1:]), strict=True)
     }
-
-
-def is_pageable(copies: Copies) -> Mask:
-    """Return which copies are from or to pageable memory, bool[copies]."""
-    mask: Mask = copies.source_memory == MemoryKind.PAGEABLE
-    mask |= copies.destination_memory == MemoryKind.PAGEABLE
-    return mask
 
 
 def may_copy_from_pageable(rank: Rank, window: Window) -> bool:
@@ -144,7 +137,7 @@ def sync_costs(rank: Rank, calls: ApiCalls) -> SyncCosts:
     waits = np.flatnonzero(calls_of_kind(rank, calls, ApiCallKind.SYNCHRONIZE))
     groups = [(waits, calls.packed_length.at(waits))]
     is_copy, is_async = (
-        calls_named(rank, calls, pattern.match) for pattern in (_COPY, _ASYNC_COPY)
+        rank.trace.calls_named(calls, pattern.match) for pattern in (_COPY, _ASYNC_COPY)
     )
     for key, operations in rank.operations_of_process:
         if len(copies := operations.copies):
@@ -166,7 +159,7 @@ def _of_copies(
 ) -> tuple[Int64, Int64]:
     """Calls of blocking copies, and the ns before each copy began; int64[n] each."""
     length = calls.packed_length.at(call)
-    blocks = ~is_async[call] | (is_pageable(copies) & (length > MIN_BLOCKING_NS))
+    blocks = ~is_async[call] | (copies.is_pageable & (length > MIN_BLOCKING_NS))
     rows = np.flatnonzero((call >= 0) & is_copy[call] & blocks & (copies.kind != NULL))
     call, length = call[rows], length[rows]
     if not is_here:

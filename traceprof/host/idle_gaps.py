@@ -25,7 +25,6 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from traceprof import intervals
-from traceprof.host.thread_evidence import calls_named
 from traceprof.intervals import BEYOND_NS, Int64, Intervals, Mask
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.rank import Rank
@@ -212,7 +211,7 @@ def _accesses(
     gap = np.flatnonzero(is_unlaunched & is_in(times, copies.start_ns[moved]))
     call = _last_before(calls, times[gap])
     gap, call = gap[call >= 0], call[call >= 0]
-    is_accessed = ~calls_named(rank, calls, PREFETCH.match)[call]
+    is_accessed = ~rank.trace.calls_named(calls, PREFETCH.match)[call]
     return gap[is_accessed], call[is_accessed]
 
 

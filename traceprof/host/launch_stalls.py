@@ -23,7 +23,6 @@ from msgspec import field
 from msgspec.structs import replace
 
 from traceprof import intervals
-from traceprof.host.host_waits import is_pageable
 from traceprof.host.thread_evidence import calls_of_kind, launches_of
 from traceprof.intervals import BEYOND_NS, Int32, Int64, Intervals, Mask
 from traceprof.run.cache import Cache, derived
@@ -187,7 +186,7 @@ def _launches_of(group: Operations, call: Int64, stream: Int32) -> Launches:
     if isinstance(group, Copies):
         # Memory sets have no kind, and count.
         takes_place = is_in(group.kind, np.array([NULL, CopyKind.DEVICE_TO_DEVICE], np.int64))
-        pageable = is_pageable(group)
+        pageable = group.is_pageable
     return Launches(call, group.start_ns, group.end_ns, stream, takes_place, pageable)
 
 

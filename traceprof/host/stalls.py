@@ -27,8 +27,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host.host_code import nested
-from traceprof.host.host_waits import is_pageable
-from traceprof.host.thread_evidence import calls_named, host_evidence, launches_of
+from traceprof.host.thread_evidence import host_evidence, launches_of
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.rank import Rank
 from traceprof.trace.columns import Column, Rows
@@ -87,7 +86,7 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
     events that begin within one of `min_ns` or longer that is not a wait by its name.
     """
     start, length = calls.start_ns, calls.length_ns
-    is_long = (length >= min_ns) & ~calls_named(rank, calls, waits_for_gpu)
+    is_long = (length >= min_ns) & ~rank.trace.calls_named(calls, waits_for_gpu)
     operators = rank.trace.operators(rank.process)
     if operators is not None:
         start = np.append(start, operators.start_ns)
@@ -264,7 +263,7 @@ def _by_own_kind(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -
     evidence = host_evidence(rank)
     assert evidence is not None  # noqa: S101  (there are calls)
     call = events.call[rows]
-    excluded = (call >= 0) & calls_named(rank, calls, waits_for_gpu)[call]
+    excluded = (call >= 0) & rank.trace.calls_named(calls, waits_for_gpu)[call]
 
     def known(thread: int) -> Intervals:
         of = evidence.thread(thread)
@@ -290,7 +289,7 @@ def _lie_mostly_in(spans_of: Callable[[int], Intervals], events: HostEvents, row
 def _by_copies(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
     excluded = np.zeros(len(rows), np.bool_)
     for copies, call in _copies(rank, calls):
-        waits = is_pageable(copies) | (copies.kind == CopyKind.DEVICE_TO_HOST)
+        waits = copies.is_pageable | (copies.kind == CopyKind.DEVICE_TO_HOST)
         waits |= calls.ends(call) >= copies.end_ns
         excluded |= is_in(events.call[rows], call[waits & (call >= 0)])
     return excluded
@@ -351,9 +350,9 @@ def _own_late(rank: Rank, events: HostEvents, rows: Int64) -> Int64:
 
 def _by_threads(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
     start, end = events.start_ns[rows], events.end_ns[rows]
-    is_blocking = calls_named(rank, calls, waits_for_gpu)
+    is_blocking = rank.trace.calls_named(calls, waits_for_gpu)
     for copies, call in _copies(rank, calls):
-        is_blocking[call[is_pageable(copies) & (call >= 0)]] = True
+        is_blocking[call[copies.is_pageable & (call >= 0)]] = True
     blocking = np.flatnonzero(is_blocking)
 
     def of_others(thread: int) -> Intervals:

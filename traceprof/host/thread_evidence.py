@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 from msgspec.structs import replace
@@ -65,11 +65,11 @@ class HostEvidence:
         self.calls = calls
         self.activity: HostActivity = rank.trace.host_activity(rank.process)
         # bool[calls]: which set something up
-        self.is_setup = calls_named(rank, calls, names.SETUP_CALL.match)
+        self.is_setup = rank.trace.calls_named(calls, names.SETUP_CALL.match)
         self.is_setup[_long_first_launches(rank, calls)] = True
-        self._allocates = calls_named(rank, calls, names.ALLOCATION_CALL.match)
+        self._allocates = rank.trace.calls_named(calls, names.ALLOCATION_CALL.match)
         self._captured = [
-            np.flatnonzero(calls_named(rank, calls, pattern.match))
+            np.flatnonzero(rank.trace.calls_named(calls, pattern.match))
             for pattern in (BEGIN_CAPTURE, END_CAPTURE)
         ]
         self._rank, self._trace, self._process = rank, rank.trace, rank.process
@@ -171,15 +171,9 @@ def launches_of(rank: Rank, key: RankKey, calls: ApiCalls, group: Operations) ->
     return calls.that_launched(group)
 
 
-def calls_named(rank: Rank, calls: ApiCalls, is_wanted: Callable[[str], object]) -> Mask:
-    """Return which calls have a wanted name, bool[calls]."""
-    names = rank.trace.api_names.items()
-    return calls.packed_name.isin([key for key, name in names if is_wanted(name)])
-
-
 def calls_of_kind(rank: Rank, calls: ApiCalls, kind: ApiCallKind) -> Mask:
     """Return which calls are of a kind, bool[calls]."""
-    return calls_named(rank, calls, lambda name: api_call_kind(name) is kind)
+    return rank.trace.calls_named(calls, lambda name: api_call_kind(name) is kind)
 
 
 def _evidence(rank: Rank) -> HostEvidence | None:
@@ -245,7 +239,7 @@ def call_counts(rank: Rank, window: Window) -> CallCounts:
         calls_of_kind(rank, calls, kind) for kind in (ApiCallKind.LAUNCH, ApiCallKind.SYNCHRONIZE)
     )
     return CallCounts(
-        int(np.count_nonzero(inside & calls_named(rank, calls, _MALLOC.match))),
+        int(np.count_nonzero(inside & rank.trace.calls_named(calls, _MALLOC.match))),
         int(np.count_nonzero(inside & launches)),
         int(np.count_nonzero(inside & waits)),
         is_hip=any(names[key].startswith("hip") for key in calls.packed_name.distinct.tolist()),

@@ -268,9 +268,7 @@ class _Process:
             self.has_operation[call[call >= 0]] = True
 
     def of_kinds(self, *kinds: int) -> Mask:
-        return self.calls.packed_name.isin(
-            [name for name, kind in self.kind_of.items() if kind in kinds]
-        )
+        return self.trace.calls_named(self.calls, lambda name: _kind(name) in kinds)
 
     def num_launched(self, device: int, *kinds: int) -> int:
         """Number of launches of some kinds with operations on a device."""
@@ -332,11 +330,8 @@ class _Process:
         return done
 
     def _captured(self) -> Int64:
-        names = self.trace.api_names
         begins, ends = (
-            np.flatnonzero(
-                self.calls.packed_name.isin([key for key in names if pattern.match(names[key])])
-            )
+            np.flatnonzero(self.trace.calls_named(self.calls, pattern.match))
             for pattern in (BEGIN_CAPTURE, END_CAPTURE)
         )
         if not len(begins) and not len(ends):
@@ -544,12 +539,10 @@ class _Process:
 
     def _until_waited(self, called_ns: Int64) -> tuple[Int64, Int64]:
         """Time from each launch to the end of the next wait of the host for the GPU."""
-        names = self.trace.api_names
-        waits = np.flatnonzero(
-            self.calls.packed_name.isin(
-                [key for key in names if api_call_kind(names[key]) is ApiCallKind.SYNCHRONIZE]
-            )
+        are_waits = self.trace.calls_named(
+            self.calls, lambda name: api_call_kind(name) is ApiCallKind.SYNCHRONIZE
         )
+        waits = np.flatnonzero(are_waits)
         waits = waits[np.argsort(self.start_ns[waits], kind="stable")]
         end = np.append(np.maximum.accumulate(self.calls.ends(waits)), intervals.BEYOND_NS)
         return called_ns, np.maximum(
@@ -602,19 +595,15 @@ def launches_in_vain(trace: Trace) -> Mapping[int, int]:
 
 
 def _num_launches(trace: Trace, process: int) -> int:
-    calls, names = trace.api_calls(process), trace.api_names
+    calls = trace.api_calls(process)
     if calls is None:
         return 0
-    captures = calls.packed_name.isin([key for key in names if BEGIN_CAPTURE.match(names[key])])
+    captures = trace.calls_named(calls, BEGIN_CAPTURE.match)
     kinds = {_GRAPH} if captures.any() else {_KERNEL, _GRAPH}  # captured kernels do not run
-    wanted = [key for key in names if _kind(names[key]) in kinds]
-    rows = np.flatnonzero(calls.packed_name.isin(wanted))
-    if len({names[key].startswith("cuda") for key in wanted}) > 1:
-        # The driver's calls inside those of the runtime are no launches of their own.
-        of_runtime = [key for key in wanted if names[key].startswith("cuda")]
-        own = np.flatnonzero(calls.packed_name.isin(of_runtime))
-        rows = own if len(own) else rows
-    return int(np.count_nonzero(calls.packed_result.at(rows) <= 0))
+    launches = trace.calls_named(calls, lambda name: _kind(name) in kinds)
+    # The driver's calls inside those of the runtime are no launches of their own.
+    own = launches & trace.calls_named(calls, lambda name: name.startswith("cuda"))
+    return int(np.count_nonzero(calls.packed_result.at(own if own.any() else launches) <= 0))
 
 
 def _kind(name: str) -> int:

@@ -247,9 +247,9 @@ class Rank(RankInfo, frozen=True, eq=False):
         """The number of kernels that launches of CUDA graphs launched."""
         if not self.trace.calls_any("GraphLaunch") or (calls := self.calls) is None:
             return 0
-        names = [key for key, name in self.trace.api_names.items() if "GraphLaunch" in name]
+        launches = self.trace.calls_named(calls, lambda name: "GraphLaunch" in name)
         call = self.launched_by[0]
-        return int(np.count_nonzero(calls.packed_name.isin(names)[call[call >= 0]]))
+        return int(np.count_nonzero(launches[call[call >= 0]]))
 
     @property
     def completeness(self) -> Completeness:

@@ -16,11 +16,9 @@ from traceprof.run.concurrency import DIRECTIONS, copy_directions
 from traceprof.run.rank import Rank, Window
 from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import is_in
-from traceprof.trace.model.kinds import UNIFIED_COPIES, CopyKind, MemoryKind
-from traceprof.trace.model.special_values import NULL
+from traceprof.trace.model.kinds import HOST_MEMORY, UNIFIED_COPIES, CopyKind, MemoryKind
 
 _MEMSET = DIRECTIONS.index("memset")
-_HOST_MEMORY = (MemoryKind.PAGEABLE, MemoryKind.PINNED, MemoryKind.MANAGED)
 _UNIFIED = (MemoryKind.MANAGED, MemoryKind.MANAGED_STATIC)
 
 
@@ -103,7 +101,7 @@ def _host_memory(rank: Rank, copy: Int64) -> Int64:
     copies = rank.operations.copies
     source, destination = copies.source_memory[copy], copies.destination_memory[copy]
     memory = np.full(len(copy), int(MemoryKind.UNKNOWN), np.int64)
-    for kind in reversed(_HOST_MEMORY):  # of two, pageable memory decides
+    for kind in reversed((*HOST_MEMORY, MemoryKind.MANAGED)):  # of two, pageable memory decides
         memory[(source == kind) | (destination == kind)] = kind
     # The driver moves pages of unified memory: the copy's kind shows it if the memory does not.
     is_unified = is_in(copies.kind[copy], UNIFIED_COPIES)
@@ -113,12 +111,10 @@ def _host_memory(rank: Rank, copy: Int64) -> Int64:
 
 def is_memory_known(rank: Rank, owners: CopyOwners) -> Mask:
     """Return for which owners the report has the memory of both sides, as far as it matters."""
-    copies = rank.operations.copies
     from_or_to_host = np.flatnonzero(owners.direction <= DIRECTIONS.index("d2h"))
-    copy = owners.copy[from_or_to_host]
     known = np.ones(len(owners), np.bool_)
-    for memory in (copies.source_memory[copy], copies.destination_memory[copy]):
-        known[from_or_to_host] &= (memory != NULL) & (memory != MemoryKind.UNKNOWN)
+    is_known = rank.operations.copies.is_memory_known
+    known[from_or_to_host] = is_known[owners.copy[from_or_to_host]]
     return known
 
 

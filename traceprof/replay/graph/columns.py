@@ -19,7 +19,7 @@ from traceprof.structs import Record
 from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values, is_in, reached_before
 from traceprof.trace.model.host import ApiCalls, EventRecords, Synchronizations
-from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
+from traceprof.trace.model.kinds import ApiCallKind, CopyKind, api_call_kind
 
 COMPUTE, COMMUNICATION, COPY = range(3)
 """Kinds of operations, as in a breakdown; memory sets are copies."""
@@ -169,8 +169,7 @@ class Recorded(Record, frozen=True):
 
     def are_named(self, chosen: Callable[[str], bool]) -> Mask:
         """Return which calls have a name that is chosen, bool[calls]."""
-        ids = [key for key, name in self.rank.trace.api_names.items() if chosen(name)]
-        return self.api_calls.packed_name.isin(ids)[self.calls.index]
+        return self.rank.trace.calls_named(self.api_calls, chosen)[self.calls.index]
 
 
 _TO_HOST = (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST)
@@ -315,13 +314,10 @@ def _blocks(rank: Rank, launched_by: Int64) -> Mask:
         if api_call_kind(name) is ApiCallKind.COPY and "Async" not in name and "Peer" not in name
     ]
     is_synchronous = is_in(calls.packed_name.at(call), np.array(waiting, np.int64))
-    is_pageable = (copies.source_memory == MemoryKind.PAGEABLE) | (
-        copies.destination_memory == MemoryKind.PAGEABLE
-    )
     is_on_device = copies.kind == CopyKind.DEVICE_TO_DEVICE
     lasts = calls.packed_length.at(call) > MIN_BLOCKING_NS
     ends_after = calls.ends(call) >= copies.ends(known)
     blocks[known] = (
-        (is_synchronous | is_pageable[known]) & ~is_on_device[known] & lasts & ends_after
+        (is_synchronous | copies.is_pageable[known]) & ~is_on_device[known] & lasts & ends_after
     )
     return blocks

@@ -531,17 +531,13 @@ def _longer(spans: Intervals, than_ns: int) -> Intervals:
 
 def _launching_threads(trace: Trace) -> Int64:
     """Return the threads that launch work to any GPU of a report, by their numbers there."""
-    launches = [
-        key
-        for key, name in trace.api_names.items()
-        if api_call_kind(name) in (ApiCallKind.LAUNCH, ApiCallKind.COPY, ApiCallKind.MEMORY_SET)
-    ]
+    launching = (ApiCallKind.LAUNCH, ApiCallKind.COPY, ApiCallKind.MEMORY_SET)
     threads = [np.empty(0, np.int64)]
     for process in {key.process for key in trace.operations}:
         calls = trace.api_calls(process)
         if calls is not None:
-            rows = np.flatnonzero(calls.packed_name.isin(launches))
-            threads.append(distinct_values(calls.packed_thread.at(rows)))
+            launches = trace.calls_named(calls, lambda name: api_call_kind(name) in launching)
+            threads.append(distinct_values(calls.packed_thread.at(launches)))
     return distinct_values(np.concatenate(threads))
 
 

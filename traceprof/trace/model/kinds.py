@@ -25,6 +25,8 @@ class MemoryKind(IntEnum):
         return self.name.replace("_", " ").title()
 
 
+HOST_MEMORY = (MemoryKind.PAGEABLE, MemoryKind.PINNED)
+"""Kinds of memory of the host; managed memory may be there, or on a GPU."""
 DEVICE_MEMORY = (MemoryKind.DEVICE, MemoryKind.DEVICE_STATIC, MemoryKind.ARRAY)
 """Kinds of memory on a GPU."""
 

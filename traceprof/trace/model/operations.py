@@ -12,6 +12,8 @@ from traceprof.intervals import NO_NUMBERS, Int64, Mask
 from traceprof.structs import Record
 from traceprof.trace.columns import Column, PackedSpans, pack
 from traceprof.trace.grouping import is_in
+from traceprof.trace.model.kinds import MemoryKind
+from traceprof.trace.model.special_values import NULL
 
 _NUM_LONGEST = 64  # kernels that are searched for those that overrun others
 _MIN_COVERED = 3
@@ -100,6 +102,18 @@ class Copies(Operations, frozen=True):
     destination_device: Int64
     source_memory: Int64  # int64[n], values of `MemoryKind`; NULL if unknown, and for memory sets
     destination_memory: Int64  # int64[n], values of `MemoryKind`; NULL if unknown
+
+    @property
+    def is_pageable(self) -> Mask:
+        """Whether each is from or to pageable memory of the host, bool[n]."""
+        pageable = MemoryKind.PAGEABLE
+        return is_in(self.source_memory, pageable) | is_in(self.destination_memory, pageable)
+
+    @property
+    def is_memory_known(self) -> Mask:
+        """Whether the kinds of both memories are known, bool[n]."""
+        unknown = (NULL, MemoryKind.UNKNOWN)
+        return ~(is_in(self.source_memory, unknown) | is_in(self.destination_memory, unknown))
 
 
 class Overrun(Record, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
@@ -119,6 +119,11 @@ class Trace(Protocol):
     def calls_any(self, part_of_name: str) -> bool:
         """Return whether the name of one of the API calls contains a text."""
         return any(part_of_name in name for name in self.api_names.values())
+
+    def calls_named(self, calls: host.ApiCalls, is_wanted: Callable[[str], object]) -> Mask:
+        """Return which API calls have a wanted name, bool[calls]."""
+        names = self.api_names.items()
+        return calls.packed_name.isin([key for key, name in names if is_wanted(name)])
 
     def api_calls(self, process: int) -> host.ApiCalls | None:
         """Return the API calls of a process, or None if the report has no API calls."""
