@@ -12,12 +12,13 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
-from tests.support.selection import Uncollected, known, missing, once
+from tests.support.selection import known, missing, once
 from tests.support.traces import (
     KNOWN_FOLDER,
     OWN_CPU_TRACE,
@@ -65,16 +66,22 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.option.markexpr == "long":
         settings.load_profile("many examples")
-    config.pluginmanager.register(Crashes(), "crashes")
-    if KNOWN_FOLDER is None:
-        advice = "TRACEPROF_TRACES names no folder of them"
-        config.pluginmanager.register(Uncollected("traces", advice), "uncollected")
+    if not hasattr(config, "workerinput"):
+        config.option.testrunuid = uuid4().hex  # pytest-xdist gives it to the workers
+    run = getattr(config, "workerinput", vars(config.option))["testrunuid"]
+    config.pluginmanager.register(Crashes(run), "crashes")
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGHUP, signal.SIG_DFL),
     ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def pytest_report_header() -> str:
+    """Say where tests are left out for want of recordings."""
+    why = "TRACEPROF_TRACES names no folder of certain recordings: their tests are not collected"
+    return "" if KNOWN_FOLDER else why
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -130,11 +137,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.part:
         number, _, count = config.option.part.partition("/")
         chosen = [item for item in items if item.get_closest_marker("long")]
-        kept = set(chosen[int(number) - 1 :: int(count)])
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = [item for item in items if item in kept]
+        _keep(config, items, set(chosen[int(number) - 1 :: int(count)]))
+    if KNOWN_FOLDER is None:
+        has_all = (item for item in items if "traces" not in getattr(item, "fixturenames", ()))
+        _keep(config, items, set(has_all))
     # Nobody waits for a recording at the end: the first worker begins with them.
     items.sort(key=lambda item: "nsys" not in getattr(item, "fixturenames", ()))
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], kept: set[pytest.Item]) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 def _function_of(item: pytest.Item) -> str:

@@ -63,43 +63,6 @@ def missing(what: str, program: str = "") -> NoReturn:
     pytest.skip(what)
 
 
-class Uncollected:
-    """Leaves out tests of recordings that this machine lacks, and says at the end how many."""
-
-    def __init__(self, fixture: str, advice: str) -> None:
-        """Take the fixture that gives the recordings, and where they can be had."""
-        self._fixture, self._advice = fixture, advice
-        self._num = 0
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(
-        self, config: pytest.Config, items: list[pytest.Item]
-    ) -> None:
-        """Count those that would run: what else is not asked for is gone by now."""
-        lacking = [item for item in items if self._fixture in getattr(item, "fixturenames", ())]
-        self._num = len(lacking)
-        config.hook.pytest_deselected(items=lacking)
-        items[:] = [item for item in items if item not in lacking]
-
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Tell the first process, where this one is a worker."""
-        if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput[type(self).__name__] = self._num
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """Take the number from a worker: each collects all tests."""
-        output = getattr(node, "workeroutput", {})  # a worker that crashed has none
-        self._num = max(self._num, output.get(type(self).__name__, 0))
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._num:
-            terminalreporter.write_line(
-                f"{self._num} tests of recordings that this machine lacks are not collected: "
-                f"{self._advice}"
-            )
-
-
 T = TypeVar("T")
 
 

@@ -5,14 +5,11 @@ import json
 import os
 import re
 import shutil
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from subprocess import TimeoutExpired
 from typing import Any, TextIO
 
 import pytest
@@ -114,25 +111,20 @@ def child_pids() -> list[int]:
     return [int(pid) for pid in children.split()]
 
 
-_FOLDER = "folder_of_stacks"  # what workers learn from who starts them
-_OF_PYTEST = re.compile(r"/(?:_pytest|execnet|pluggy|xdist)/")
-_MAX_WAIT_S = 10  # for the end of a worker whose connection is gone
-
-
 class Crashes:
-    """Keeps how workers ended that crashed, and the Python stacks of their threads."""
+    """Shows at the end the Python stacks of workers that crashed; pytest lets them go to stderr."""
 
-    def __init__(self) -> None:
-        self._said: dict[str, str] = {}
-        self._folder: Path | None = None
+    def __init__(self, run: str) -> None:
+        """Take the id of the run, which all its processes know."""
+        self._folder = Path(tempfile.gettempdir(), f"stacks-of-tests-{run}")
         self._file: TextIO | None = None
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Have stacks written where the first process finds them; pytest lets them go to stderr."""
+        """Have a worker's stacks written where the first process finds them."""
         worker: dict[str, Any] = getattr(session.config, "workerinput", {})
-        if _FOLDER in worker:
-            file = Path(worker[_FOLDER], worker["workerid"])
-            self._file = file.open("w", encoding="utf-8")
+        if worker:
+            self._folder.mkdir(exist_ok=True)
+            self._file = (self._folder / worker["workerid"]).open("w", encoding="utf-8")
             faulthandler.enable(self._file)
 
     def watch(self, limit_s: float) -> None:
@@ -141,39 +133,21 @@ class Crashes:
         faulthandler.dump_traceback_later(limit_s, exit=True, file=file)
 
     def pytest_unconfigure(self) -> None:
-        """Leave nothing behind."""
-        if self._file is not None:
+        if self._file is None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        else:
             faulthandler.disable()
             self._file.close()
-        if self._folder is not None:
-            shutil.rmtree(self._folder)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker where its stacks go."""
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="stacks-of-tests-"))
-        node.workerinput[_FOLDER] = str(self._folder)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Keep what is known of a worker that is gone."""
-        if not error or self._folder is None:
-            return
-        name, lines = node.gateway.id, [str(error)]
-        with suppress(AttributeError, TimeoutExpired):  # execnet's own, of one machine
-            status = node.gateway._io.popen.wait(_MAX_WAIT_S)
-            by = f", by {signal.Signals(-status).name}" if status < 0 else ""
-            lines.append(f"exit status {status}{by}")
-        with suppress(OSError):
-            stacks = (self._folder / name).read_text(encoding="utf-8", errors="replace")
-            lines += [line for line in stacks.splitlines() if not _OF_PYTEST.search(line)]
-        self._said[name] = "\n".join(lines)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        for name, said in self._said.items():
-            terminalreporter.section(f"worker {name} crashed")
-            terminalreporter.write_line(said)
+        for file in sorted(self._folder.glob("*")):
+            if lines := file.read_text(encoding="utf-8", errors="replace").splitlines():
+                terminalreporter.section(f"worker {file.name} crashed")
+                shown = (line for line in lines if not _OF_PYTEST.search(line))
+                terminalreporter.write_line("\n".join(shown))
+
+
+_OF_PYTEST = re.compile(r"/(?:_pytest|execnet|pluggy|xdist)/")
 
 
 class RowCount:
