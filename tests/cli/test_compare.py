@@ -3,15 +3,14 @@
 import json
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.claims import validator
 from tests.support.commands import in_process, printed
 from tests.support.selection import rows_long_after
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS
-from traceprof.documents.schema import texts
 
 BEFORE, AFTER = SAMPLE_FOLDER / "late-allreduce.sqlite", SAMPLE_FOLDER / "ddp.sqlite"
 
@@ -21,7 +20,7 @@ def test_json_is_by_the_schema() -> None:
     outcome = in_process("compare", BEFORE, AFTER, "--format", "json", *gates)
     assert outcome.code == EXIT_FINDINGS
     written = json.loads(outcome.out)
-    jsonschema.validate(written, json.loads(texts()["comparison-1.schema.json"]))
+    validator("comparison").validate(written)
     assert written["schema"] == "traceprof.comparison/1"
     assert [gate["outcome"] for gate in written["gates"]] == ["met", "inconclusive"]
 

@@ -1,19 +1,16 @@
 """`traceprof whatif` as a user runs it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import msgspec
 import pytest
 
 import traceprof
 from tests.support.builders import TraceBuilder
-from tests.support.claims import US
+from tests.support.claims import US, validator
 from tests.support.commands import in_process, json_of, printed
 from tests.support.traces import CPU_SAMPLE, SAMPLE, SAMPLE_FOLDER
-from traceprof.documents.schema import texts
 from traceprof.documents.whatif import WhatIfDocument
 
 
@@ -36,7 +33,7 @@ def test_without_steps_the_training_takes_its_time(tmp_path: Path) -> None:
 def answer(report: Path, *more: str) -> dict[str, Any]:
     """Return what is answered as JSON, which follows the schema."""
     document = json_of("whatif", report, *more)
-    jsonschema.Draft202012Validator(json.loads(texts()["whatif-1.schema.json"])).validate(document)
+    validator("whatif").validate(document)
     return document
 
 

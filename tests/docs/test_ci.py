@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from sample_traces.simulator.ddp import simulate_ddp
-from tests.support.commands import blocks
+from tests.support.commands import blocks, ended
 from traceprof.analysis import analyze_reports
 from traceprof.reports.json import render
 
@@ -61,27 +61,14 @@ def run(script: str, place: Path, report: str) -> subprocess.CompletedProcess[st
     record = place / "record.sh"
     record.write_text(f'#!/bin/sh\nmkdir -p "$1"\ncp {place / report}.sqlite "$1"\n')
     record.chmod(0o755)
-    return subprocess.run(
-        [
-            shutil.which("bash") or "/bin/bash",
-            "--noprofile",
-            "--norc",
-            "-eo",
-            "pipefail",
-            "-c",
-            script,
-        ],
-        cwd=place,
-        env={
-            **os.environ,
-            "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-            "GITHUB_STEP_SUMMARY": str(place / "summary.md"),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environ = {
+        **os.environ,
+        "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "GITHUB_STEP_SUMMARY": str(place / "summary.md"),
+    }
+    shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c"]
+    return ended(*shell, script, cwd=place, env=environ)
 
 
 @pytest.mark.long

@@ -1,17 +1,15 @@
 """`traceprof analyze` of what a watch wrote, beside what the watch itself found."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from instrument.watching import Reporter, Times
-from tests.support.commands import in_process
+from tests.support.claims import validator
+from tests.support.commands import in_process, json_of
 from tests.support.watches import MS, PEERS, SLOW, third_is_slow, written
-from traceprof.documents.schema import texts
 from traceprof.documents.watched import (
     RankTimes,
     SilentRank,
@@ -133,9 +131,8 @@ def test_the_command(tmp_path: Path) -> None:
     path = written(tmp_path / "watch.jsonl", third_is_slow)
     with path.open("a") as file:
         file.write('{"step": 2100, "ra')  # being written
-    document = json.loads(in_process("analyze", path, "--format", "json").out)
-    schema = json.loads(texts()["watched-1.schema.json"])
-    jsonschema.Draft202012Validator(schema).validate(document)
+    document = json_of("analyze", path)
+    validator("watched").validate(document)
     assert document["slow"][0]["rank"] == 2
     assert "Rank 2 computes" in in_process("analyze", path).out
     refused = in_process("analyze", path, "--format", "html")
@@ -145,7 +142,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 def test_a_path_that_is_not_utf_8(tmp_path: Path) -> None:
     path = written(tmp_path / "watch\udcff.jsonl", lambda *_: PEERS)
-    assert in_process("analyze", path, "--format", "json").document["path"] == str(path)
+    assert json_of("analyze", path)["path"] == str(path)
     assert "watch\\udcff.jsonl" in in_process("analyze", path).out
 
 

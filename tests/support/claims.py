@@ -291,12 +291,10 @@ def measured_numbers(result: SerializationResult, names: Iterable[str]) -> dict[
 
 
 @cache
-def validator() -> jsonschema.Draft202012Validator:
-    """Return what holds a document to the schema of the JSON output: `validator().validate(…)`."""
-    text = resources.files("traceprof.reports").joinpath("analysis-1.schema.json").read_text()
-    schema = json.loads(text)
-    jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema)
+def validator(document: str = "analysis") -> jsonschema.Draft202012Validator:
+    """Return what compares a document with its schema: `validator("whatif").validate(…)`."""
+    text = resources.files("traceprof.reports").joinpath(f"{document}-1.schema.json").read_text()
+    return jsonschema.Draft202012Validator(json.loads(text))
 
 
 def private_names(code: str) -> Iterator[str]:

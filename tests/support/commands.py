@@ -148,10 +148,7 @@ def tried(
         may_be_misused: whether the fault may be one of the options.
     """
     before = None if is_changed else folder_of(path)
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = _run(arguments)
-    outcome = Outcome(code, out.getvalue(), err.getvalue())
+    outcome = in_process(*arguments)
     is_json = [*arguments[:3]] == ["analyze", "--format", "json"]
     assert_contract(outcome, is_json=is_json, line=_USAGE if may_be_misused else _LINE)
     assert before is None or folder_of(path) == before

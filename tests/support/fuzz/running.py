@@ -66,7 +66,7 @@ class Fuzzer:
         self._folder, self._seed, self._findings = folder, seed, findings
         samples = [path for path in (*SAMPLES, *REAL_TRACES) if path.stat().st_size <= _MAX_BYTES]
         attempt(SAMPLE)  # so that not each process imports everything
-        self._of_profiler = profiler_traces.source(folder) if "profiler" in _KINDS else b""
+        self._of_profiler = profiler_traces.source(folder)
         self._document, self._store = commands.saved_files(folder)
         self._saved = folder / "saved.json"
         self._saved.write_bytes(self._document)
