@@ -16,7 +16,7 @@ from traceprof.comparison.between import spreads, widest
 from traceprof.comparison.findings import findings, sentence, to_decide, verdict_of
 from traceprof.comparison.gates import GateLimit, beyond, change_of, judged, parse
 from traceprof.comparison.kernels import communication, kernels, modules
-from traceprof.comparison.series import Series, phases_of, series, unrecorded, why_unlike
+from traceprof.comparison.series import Captures, Series, phases_of, series, unrecorded, why_unlike
 from traceprof.comparison.sides import (
     LoadedSide,
     Source,
@@ -115,7 +115,7 @@ def compared(
     after: LoadedSide,
     gates: Sequence[GateLimit] = (),
     allow_different: Collection[str] = (),
-    runs: Sequence[Document] = (),
+    runs: Captures = (),
     *,
     one_recording: bool = False,
 ) -> d.Comparison:
@@ -256,7 +256,7 @@ def _longer_cause(slow: Counter[str], num: int) -> str | None:
     return next((cause for cause, of_cause in slow.most_common(1) if 2 * of_cause > num), None)
 
 
-def _unrecorded(before: Sequence[Document], after: Sequence[Document]) -> d.UnrecordedStep | None:
+def _unrecorded(before: Captures, after: Captures) -> d.UnrecordedStep | None:
     old, new = unrecorded(before), unrecorded(after)
     if old is None or new is None:
         return None
@@ -314,7 +314,7 @@ def _side(side: LoadedSide, steps: Series) -> d.Side:
     )
 
 
-def _about_periods(after: Sequence[Document], unlike: str | None) -> list[str]:
+def _about_periods(after: Captures, unlike: str | None) -> list[str]:
     if unlike is not None:
         return [f"no range marks steps, and both sides are compared without any: {unlike}"]
     headline = after[0].headline

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from traceprof.analyses.steps import CAUSES, PARTS
-from traceprof.comparison.series import Series, series
-from traceprof.documents.analysis.model import Document
+from traceprof.comparison.series import Captures, Series, series
 from traceprof.documents.comparison import Spread
 from traceprof.run.mean_change import LEVEL, Interval, t_quantile
 
@@ -40,7 +39,7 @@ _NORMAL = 1.96
 NAMES = tuple(name for name in (*PARTS, *CAUSES) if name != "idle_ns")
 
 
-def spreads(runs: Sequence[Document] = ()) -> list[Spread]:
+def spreads(runs: Captures = ()) -> list[Spread]:
     """Return the variation of each part between recordings of one program.
 
     `runs`: analyses of the unchanged program; the built-in table is used for fewer than three.

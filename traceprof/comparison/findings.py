@@ -10,7 +10,7 @@ from operator import attrgetter
 from traceprof.analyses.gpu_idle import CAUSES
 from traceprof.analyses.registry import FINDINGS
 from traceprof.comparison.gates import SAME, beyond
-from traceprof.comparison.series import Series, training_steps
+from traceprof.comparison.series import Captures, Series, training_steps
 from traceprof.documents.analysis.model import Document
 from traceprof.documents.comparison import (
     Comparison,
@@ -44,10 +44,7 @@ _cost_ns = attrgetter("ns")
 
 
 def findings(
-    before: Sequence[Document],
-    after: Sequence[Document],
-    step_ns: float,
-    parts: Sequence[PartChange],
+    before: Captures, after: Captures, step_ns: float, parts: Sequence[PartChange]
 ) -> list[FindingChange]:
     """Return the change of each finding, in the order of the findings before, then new ones.
 
@@ -99,12 +96,12 @@ def may_hide(capture: Document, id_: str, ranks: frozenset[int | None] | None = 
     )
 
 
-def costs(captures: Sequence[Document]) -> dict[str, float]:
+def costs(captures: Captures) -> dict[str, float]:
     """Return the cost per step of each finding of a side in ns, by id."""
     return {id_: claim.ns for id_, claim in _claims(captures).items()}
 
 
-def _claims(captures: Sequence[Document]) -> dict[str, _Claim]:
+def _claims(captures: Captures) -> dict[str, _Claim]:
     by_id: defaultdict[str, list[_Claim]] = defaultdict(list)
     ranks: defaultdict[str, set[int | None]] = defaultdict(set)
     for capture in captures:

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.analyses.steps import COLUMNS
 from traceprof.comparison.between import reach, usual
-from traceprof.comparison.series import Series
-from traceprof.documents.analysis.model import Document
+from traceprof.comparison.series import Captures, Series
 from traceprof.documents.comparison import GateResult, Outcome, Spread
 from traceprof.errors import UsageError, closest
 from traceprof.findings import Severity
@@ -75,7 +74,7 @@ def judged(
     gate: GateLimit,
     before: Series,
     after: Series,
-    captures_after: Sequence[Document],
+    captures_after: Captures,
     reasons: Sequence[str] = (),
     spread: Sequence[Spread] = (),
     unknown: str | None = None,
@@ -208,7 +207,7 @@ def _values(column: str, unit: str, side: Series) -> Sequence[Float64]:
     return values
 
 
-def _judged_finding(gate: GateLimit, captures: Sequence[Document]) -> GateResult:
+def _judged_finding(gate: GateLimit, captures: Captures) -> GateResult:
     """The finding must be absent; findings of severity `info` are allowed."""
     findings = [
         finding

@@ -13,6 +13,7 @@ import numpy as np
 
 from traceprof.analyses.kernels.launched_kernels import modules_around
 from traceprof.analyses.steps import num_blocks
+from traceprof.comparison.series import Captures
 from traceprof.documents.analysis.model import CommunicationTotals, Document
 from traceprof.documents.comparison import (
     CommunicationChange,
@@ -50,9 +51,7 @@ class Use:
     place: float = 0.0  # where in a step it first runs, 0 to 1
 
 
-def uses_of(
-    captures: Sequence[Document], rows: Callable[[Document], Iterable[Row]]
-) -> dict[str, Use]:
+def uses_of(captures: Captures, rows: Callable[[Document], Iterable[Row]]) -> dict[str, Use]:
     """Return the times of names on a side; `rows` returns those of a recording."""
     by_name: defaultdict[str, list[Use]] = defaultdict(list)
     for capture in captures:
@@ -121,9 +120,7 @@ class KernelComparison(NamedTuple):
     beside_ns: int  # the part of the change of compute that they do not explain
 
 
-def kernels(
-    before: Sequence[Document], after: Sequence[Document], change_of_compute_ns: int
-) -> KernelComparison:
+def kernels(before: Captures, after: Captures, change_of_compute_ns: int) -> KernelComparison:
     """Match the compute kernels of two sides; given is the change of compute in the mean step."""
     uses = [uses_of(side, _rows) for side in (before, after)]
     pairs: list[_Pair] = [("name", *both) for both in _shared(*uses)]
@@ -248,7 +245,7 @@ def _matching(changes: Sequence[KernelChange]) -> list[Matching]:
     return matching
 
 
-def modules(before: Sequence[Document], after: Sequence[Document]) -> list[ModuleChange]:
+def modules(before: Captures, after: Captures) -> list[ModuleChange]:
     """Compare the times of modules in the mean step; empty if a side does not know them.
 
     Outer modules are first; inside the same module, the largest change is first.
@@ -306,9 +303,7 @@ class _Use(Record, frozen=True):
 _NOTHING = _Use("", None, frozenset(), 0.0, 0, 0, 0)
 
 
-def communication(
-    before: Sequence[Document], after: Sequence[Document]
-) -> list[CommunicationChange]:
+def communication(before: Captures, after: Captures) -> list[CommunicationChange]:
     """Match the communication of two sides by name, or else by participating ranks.
 
     Names of communicators that come from NCCL alone are random in every run.
@@ -332,7 +327,7 @@ def communication(
     return sorted(changes, key=lambda change: (-abs(change.change_ns), change.operation))
 
 
-def _uses(captures: Sequence[Document]) -> dict[_Key, _Use]:
+def _uses(captures: Captures) -> dict[_Key, _Use]:
     """Return the mean over recordings of means over their ranks, by kind and communicator."""
     rows: defaultdict[_Key, list[tuple[CommunicationTotals, int]]] = defaultdict(list)
     for capture in captures:

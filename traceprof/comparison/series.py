@@ -16,11 +16,13 @@ from traceprof.run.step_ranges import StepsSource
 from traceprof.structs import Record
 from traceprof.trace.grouping import median_of
 
+Captures = Sequence[Document]
+"""The analyses of the recordings of a side."""
 MAX_RATIO = 2.0
 """Of the numbers of kernels: of periods that differ by more, one is a part of the other."""
 
 
-def why_unlike(before: Sequence[Document], after: Sequence[Document]) -> str | None:
+def why_unlike(before: Captures, after: Captures) -> str | None:
     """Return why periods of two sides cannot be compared; None if they can, or there are none."""
     captures = [*before, *after]
     sources = {capture.headline.steps_source for capture in captures}
@@ -93,7 +95,7 @@ class Series(Record, frozen=True):
         return sum(float(median_of(lengths)) for lengths in self.lengths) / len(self.lengths)
 
 
-def series(captures: Sequence[Document]) -> Series:
+def series(captures: Captures) -> Series:
     """Return the steps of a side, from its recordings."""
     has_steps = all(any(totals.num_steps for totals in c.step_totals) for c in captures)
     exact = [mean_step(capture.step_totals, has_steps=has_steps) for capture in captures]
@@ -113,7 +115,7 @@ def series(captures: Sequence[Document]) -> Series:
     return Series(rows, tuple(lengths), in_whole_ns(mean), left_out, has_steps, tuple(slow))
 
 
-def unrecorded(captures: Sequence[Document]) -> Series | None:
+def unrecorded(captures: Captures) -> Series | None:
     """Return the steps of a side that ran before its recordings; None if one has none.
 
     They are those of the rank on which they are longest.

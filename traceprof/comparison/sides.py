@@ -17,7 +17,7 @@ from traceprof.analysis import Analysis, analyze_captures
 from traceprof.comparison.between import MIN_RUNS
 from traceprof.comparison.findings import costs, may_hide
 from traceprof.comparison.gates import FINDING, METRICS
-from traceprof.comparison.series import series, why_unlike
+from traceprof.comparison.series import Captures, series, why_unlike
 from traceprof.documents.analysis.model import Document
 from traceprof.documents.analysis.records import MAX_DOCUMENT_BYTES, document, read_document
 from traceprof.documents.comparison import Comparable, Difference, Kind
@@ -167,9 +167,7 @@ def check_allowed(names: Collection[str]) -> None:
             raise UsageError("cannot allow that to differ", why, remedy)
 
 
-def comparable(
-    before: Sequence[Document], after: Sequence[Document], allowed: Collection[str] = ()
-) -> Comparable:
+def comparable(before: Captures, after: Captures, allowed: Collection[str] = ()) -> Comparable:
     """Check whether the sides are comparable, and why not; `allowed`: kinds that do not matter."""
     recorded = [
         {part for capture in side for report in capture.reports for part in report.recorded}
@@ -210,7 +208,7 @@ def comparable(
     )
 
 
-def why_incomplete(before: Sequence[Document], after: Sequence[Document]) -> Iterator[str]:
+def why_incomplete(before: Captures, after: Captures) -> Iterator[str]:
     """Yield which side lacks so many operations that the parts of its steps are unknown."""
     for side, documents in (("before", before), ("after", after)):
         losses = [lacking for document in documents for lacking in document.completeness]
@@ -249,7 +247,7 @@ def _listed(values: Iterable[str | None]) -> str:
     return ", ".join(known) or _UNKNOWN
 
 
-def _gpus(captures: Sequence[Document]) -> str:
+def _gpus(captures: Captures) -> str:
     """Return the GPUs by their models: drivers before 470 name them without the maker."""
     ranks = [rank for capture in captures for rank in capture.ranks if rank.device is not None]
     return (
@@ -257,18 +255,18 @@ def _gpus(captures: Sequence[Document]) -> str:
     )
 
 
-def _ranks(captures: Sequence[Document]) -> str:
+def _ranks(captures: Captures) -> str:
     return _listed(str(len(capture.ranks)) for capture in captures)
 
 
-def _steps(captures: Sequence[Document]) -> str:
+def _steps(captures: Captures) -> str:
     return _listed(
         capture.headline.steps_source.value if capture.steps else "not known"
         for capture in captures
     )
 
 
-def _clocks(captures: Sequence[Document]) -> str:
+def _clocks(captures: Captures) -> str:
     uncertain = [_uncertainty(capture) for capture in captures]
     known = [value for value in uncertain if value is not None]
     return f"within {duration(max(known))}" if len(known) == len(uncertain) else _UNKNOWN
@@ -282,7 +280,7 @@ def _uncertainty(capture: Document) -> int | None:
     return max(known) if known and len(known) == len(values) else None
 
 
-def _clock_reason(before: Sequence[Document], after: Sequence[Document]) -> str | None:
+def _clock_reason(before: Captures, after: Captures) -> str | None:
     values = [[_uncertainty(capture) for capture in side] for side in (before, after)]
     is_known = [all(value is not None for value in side) for side in values]
     if is_known[0] != is_known[1]:
@@ -296,7 +294,7 @@ def _clock_reason(before: Sequence[Document], after: Sequence[Document]) -> str 
     return None
 
 
-def _profilers(captures: Sequence[Document]) -> str:
+def _profilers(captures: Captures) -> str:
     return _listed(
         f"{report.format} {report.product_version or _UNKNOWN}"
         for capture in captures
@@ -304,12 +302,12 @@ def _profilers(captures: Sequence[Document]) -> str:
     )
 
 
-def _hosts(captures: Sequence[Document]) -> str:
+def _hosts(captures: Captures) -> str:
     hosts = {rank.host for capture in captures for rank in capture.run.ranks}
     return _listed(None if host.startswith(UNNAMED_MACHINES) else host for host in hosts)
 
 
-def _command_lines(before: Sequence[Document], after: Sequence[Document]) -> list[Difference]:
+def _command_lines(before: Captures, after: Captures) -> list[Difference]:
     lines = [
         [word for report in side[0].reports[:1] for word in report.command_line]
         for side in (before, after)
@@ -321,7 +319,7 @@ def _command_lines(before: Sequence[Document], after: Sequence[Document]) -> lis
     return [Difference("command line", " ".join(gone), " ".join(new))]
 
 
-def _environment(before: Sequence[Document], after: Sequence[Document]) -> Iterator[Difference]:
+def _environment(before: Captures, after: Captures) -> Iterator[Difference]:
     first, second = (
         side[0].reports[0].environment if side[0].reports else {} for side in (before, after)
     )
@@ -332,7 +330,7 @@ def _environment(before: Sequence[Document], after: Sequence[Document]) -> Itera
             yield Difference(name, first.get(name, ""), second.get(name, ""))
 
 
-def _precisions(captures: Sequence[Document]) -> str:
+def _precisions(captures: Captures) -> str:
     of_matmul: Counter[str] = Counter()
     for capture in captures:
         for row in capture.kernels:
@@ -345,19 +343,19 @@ def _precisions(captures: Sequence[Document]) -> str:
     )
 
 
-def _compiled(captures: Sequence[Document]) -> str:
+def _compiled(captures: Captures) -> str:
     rows = [row for capture in captures for row in capture.kernels]
     compiled_ns = sum(row.total_ns for row in rows if row.name.startswith("triton_"))
     is_used = compiled_ns > 0 and compiled_ns >= _MIN_USED * sum(row.total_ns for row in rows)
     return "used" if is_used else "not used"
 
 
-def _graphs(captures: Sequence[Document]) -> str:
+def _graphs(captures: Captures) -> str:
     num = sum(lacking.num_graphs for capture in captures for lacking in capture.completeness)
     return "used" if num else "not used"
 
 
-def _workers(captures: Sequence[Document]) -> str:
+def _workers(captures: Captures) -> str:
     numbers = [rank.num_workers for capture in captures for rank in capture.ranks]
     known = [number for number in numbers if number is not None]
     return _listed(map(str, known)) if known and len(known) == len(numbers) else _UNKNOWN
@@ -367,7 +365,7 @@ _MIN_USED = 0.05  # of the time of kernels
 _PRODUCTS = ("matmul", "attention", "convolution")
 _OF_PLACE = re.compile(r"VISIBLE_DEVICES|_(HOME|PATH|ROOT|DIR)\b|HOST|PORT")
 _WORKERS = "loader workers seen of a rank"
-_FACTS: Mapping[str, Callable[[Sequence[Document]], str]] = {
+_FACTS: Mapping[str, Callable[[Captures], str]] = {
     "precision of products": _precisions,
     "kernels of torch.compile": _compiled,
     "CUDA graphs": _graphs,
