@@ -10,8 +10,9 @@ import pytest
 from tests.support.claims import DDP, LATE, document_of
 from tests.support.selection import known
 from traceprof.comparison.ask import compare
+from traceprof.comparison.between import BothSides
 from traceprof.comparison.findings import findings
-from traceprof.comparison.gates import METRICS, change_of
+from traceprof.comparison.gates import METRICS
 from traceprof.comparison.kernels import communication
 from traceprof.comparison.series import Series, why_unlike
 from traceprof.comparison.sides import comparable
@@ -121,14 +122,14 @@ def steps_with_idle(share: float, seed: int) -> Series:
 
 def test_a_share_of_a_step_varies_only_where_its_steps_do() -> None:
     before, after = steps_with_idle(0.2, 0), steps_with_idle(0.3, 1)
-    in_shares = known(change_of("idle_ns", "pp", before, after))
+    in_shares = known(BothSides(before, after).change("idle_ns", "pp"))
     assert (in_shares.change, *known(in_shares.judged)) == pytest.approx((10.0, 10.0, 10.0))
-    in_time = known(change_of("idle_ns", "ns", before, after))
+    in_time = known(BothSides(before, after).change("idle_ns", "ns"))
     low, high = known(in_time.judged)
     means = [float(side.captures[0][:, 4].mean()) for side in (before, after)]
     assert in_time.change == pytest.approx(means[1] - means[0])
     assert low < in_time.change < high
-    assert change_of("exposed_copy_ns", "%", before, after) is None  # a share of nothing
+    assert BothSides(before, after).change("exposed_copy_ns") is None  # a share of nothing
 
 
 def test_each_gate_is_about_a_part_of_its_own() -> None:
@@ -138,12 +139,12 @@ def test_each_gate_is_about_a_part_of_its_own() -> None:
         Series((lengths[:, np.newaxis] * shares,), (lengths * shares[0],), {}, 0, has_steps=True)
         for shares in (np.ones(5), 1 + np.array([*growths.values()]) / 100)
     )
-    changes = {name: change_of(METRICS[name], "%", before, after) for name in growths}
+    changes = {name: BothSides(before, after).change(METRICS[name]) for name in growths}
     found = {name: change.change for name, change in changes.items() if change is not None}
     assert found == pytest.approx(growths)
     without = msgspec.structs.replace(before, has_steps=False)
     for sides in ((without, after), (after, without)):
-        change = known(change_of("window_ns", "ns", *sides))
+        change = known(BothSides(*sides).change("window_ns", "ns"))
         assert abs(change.change) == pytest.approx(0.02 * 11e6)
         assert change.judged is None
 

@@ -12,9 +12,9 @@ from traceprof.analyses.steps import CAUSES, PARTS
 from traceprof.analyses.verdict.phases import phase_name
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Analysis
-from traceprof.comparison.between import spreads, widest
+from traceprof.comparison.between import BothSides, spreads
 from traceprof.comparison.findings import findings, sentence, to_decide, verdict_of
-from traceprof.comparison.gates import GateLimit, beyond, change_of, judged, parse
+from traceprof.comparison.gates import GateLimit, judged, parse
 from traceprof.comparison.kernels import communication, kernels, modules
 from traceprof.comparison.series import Captures, Series, phases_of, series, unrecorded, why_unlike
 from traceprof.comparison.sides import (
@@ -126,50 +126,40 @@ def compared(
     unlike = why_unlike(before.captures, after.captures)
     if unlike is not None:
         before, after = before.without_periods(), after.without_periods()
-    steps = series(before.captures), series(after.captures)
-    means = [_parts(side.means) for side in steps]
-    changes = _parts({name: steps[1].means[name] - steps[0].means[name] for name in steps[0].means})
+    sides = BothSides(series(before.captures), series(after.captures), spreads(runs))
+    old, new = sides.before, sides.after
+    changes = _parts({name: new.means[name] - old.means[name] for name in old.means})
     matched = kernels(before.captures, after.captures, changes.compute_ns)
     checked = comparable(before.captures, after.captures, allow_different)
-    spread = spreads(runs)
-    step = _step(*steps, spread, is_comparable=checked.is_comparable)
+    step = _step(sides, is_comparable=checked.is_comparable)
     step.unrecorded = _unrecorded(before.captures, after.captures)
     unknown = next(why_incomplete(before.captures, after.captures), None)
-    parts = [_part(part, *steps, unknown) for part in get_args(d.Part)]
+    parts = [_part(part, sides, unknown) for part in get_args(d.Part)]
+    for_gates = BothSides(old, new) if one_recording else sides
     comparison = d.Comparison(
         schema=d.SCHEMA,
         traceprof_version=__version__,
-        before=_side(before, steps[0]),
-        after=_side(after, steps[1]),
+        before=_side(before, old),
+        after=_side(after, new),
         comparable=checked,
         step=step,
         headline="",
         parts=changes,
-        mean_before=means[0],
-        mean_after=means[1],
+        mean_before=_parts(old.means),
+        mean_after=_parts(new.means),
         part_changes=parts,
-        idle=[] if unknown else _idle(steps[0].means, steps[1].means),
+        idle=[] if unknown else _idle(old.means, new.means),
         kernels=matched.changes,
         kernel_matching=matched.matching,
         kernels_beside_ns=matched.beside_ns,
         modules=modules(before.captures, after.captures),
         communication=communication(before.captures, after.captures),
-        findings=findings(before.captures, after.captures, steps[0].step_ns, parts),
-        gates=[
-            judged(
-                gate,
-                *steps,
-                after.captures,
-                checked.reasons,
-                () if one_recording else spread,
-                unknown,
-            )
-            for gate in gates
-        ],
+        findings=findings(before.captures, after.captures, old.step_ns, parts),
+        gates=[judged(gate, for_gates, after.captures, checked.reasons, unknown) for gate in gates],
         notes=[
             *_about_periods(after.captures, unlike),
             *_other_phases(before.captures[0], after.captures[0]),
-            *_notes(*steps, step),
+            *_notes(sides, step),
         ],
     )
     comparison.headline = sentence(comparison)
@@ -182,19 +172,19 @@ def _parts(means: Mapping[str, int]) -> d.Parts:
     )
 
 
-def _step(before: Series, after: Series, spread: list[d.Spread], *, is_comparable: bool) -> d.Step:
+def _step(sides: BothSides, *, is_comparable: bool) -> d.Step:
+    before, after = sides.before, sides.after
     values = before.step_ns, after.step_ns
-    change = change_of("window_ns", "%", before, after) or MeanChange(0.0, None, None)
+    change = sides.change() or MeanChange(0.0, None, None)
     judged, mix = change.judged, change.at_same_mix
     low, high = _fractions(change.interval)
-    is_several = max(len(before.captures), len(after.captures)) > 1
-    has_steps = before.has_steps and after.has_steps
-    basis: d.Basis = "training" if not has_steps else "captures" if is_several else "steps"
+    basis: d.Basis = "steps" if sides.is_single else "captures"
+    basis = basis if sides.has_steps else "training"
     medians = [
-        None if median is None or not has_steps else round(median)
+        None if median is None or not sides.has_steps else round(median)
         for median in (before.median_ns, after.median_ns)
     ]
-    between = None if judged is None else beyond(judged, before, after, spread)
+    between = None if judged is None else sides.beyond(judged)
     between_low, between_high = _fractions(between)
     verdict = verdict_of(judged, between) if is_comparable else "not comparable"
     step = d.Step(
@@ -212,13 +202,11 @@ def _step(before: Series, after: Series, spread: list[d.Spread], *, is_comparabl
         basis=basis,
         between_low=between_low,
         between_high=between_high,
-        varying=widest(before, after, spread) if verdict == "differs" else None,
-        between=[] if between is None else spread,
-        usual=_usual(before, after, spread, is_comparable=is_comparable)
-        if has_steps and not is_several
-        else None,
+        varying=sides.widest if verdict == "differs" else None,
+        between=[] if between is None else list(sides.spread),
+        usual=_usual(sides, is_comparable=is_comparable) if basis == "steps" else None,
     )
-    step.to_decide = to_decide(step, before, after, spread)
+    step.to_decide = to_decide(step, sides)
     return step
 
 
@@ -227,14 +215,13 @@ def _fractions(interval: Interval | None) -> tuple[float | None, float | None]:
     return (None, None) if interval is None else (interval.low / 100, interval.high / 100)
 
 
-def _usual(
-    before: Series, after: Series, spread: Sequence[d.Spread], *, is_comparable: bool
-) -> d.UsualStep | None:
+def _usual(sides: BothSides, *, is_comparable: bool) -> d.UsualStep | None:
+    before, after = sides.before, sides.after
     change = usual_change((before.lengths[0], after.lengths[0]))
     if change is None:
         return None
     interval = Interval(*(100 * end for end in change.interval))
-    between = beyond(interval, before, after, spread, of_usual=True)
+    between = sides.beyond(interval, of_usual=True)
     (first, second), (longer, longer_after) = change.medians, change.num_longer
     return d.UsualStep(
         before_ns=round(first),
@@ -260,7 +247,7 @@ def _unrecorded(before: Captures, after: Captures) -> d.UnrecordedStep | None:
     old, new = unrecorded(before), unrecorded(after)
     if old is None or new is None:
         return None
-    change = change_of("window_ns", "%", old, new)
+    change = BothSides(old, new).change()
     low, high = _fractions(None if change is None else change.judged)
     return d.UnrecordedStep(
         before_ns=round(old.step_ns),
@@ -273,11 +260,11 @@ def _unrecorded(before: Captures, after: Captures) -> d.UnrecordedStep | None:
     )
 
 
-def _part(part: d.Part, before: Series, after: Series, unknown: str | None) -> d.PartChange:
+def _part(part: d.Part, sides: BothSides, unknown: str | None) -> d.PartChange:
     column = f"{part.replace(' ', '_')}_ns"
-    change = change_of(column, "ns", before, after)
+    change = sides.change(column, "ns")
     interval = None if change is None or unknown else change.interval
-    values = before.means[column], after.means[column]
+    values = sides.before.means[column], sides.after.means[column]
     return d.PartChange(
         part=part,
         before_ns=values[0],
@@ -331,19 +318,18 @@ def _other_phases(before: Document, after: Document) -> Iterator[str]:
             )
 
 
-def _notes(before: Series, after: Series, step: d.Step) -> list[str]:
+def _notes(sides: BothSides, step: d.Step) -> list[str]:
     notes = []
-    is_single = len(before.captures) == len(after.captures) == 1
-    sides = {"before": before, "after": after}
-    without = [name for name, side in sides.items() if not side.has_steps]
+    by_name = {"before": sides.before, "after": sides.after}
+    without = [name for name, side in by_name.items() if not side.has_steps]
     if without:
         notes.append(
             f"no training steps are known {' and '.join(without)}: all of the judged time counts"
             " as one step, and no interval can be given (name the range around a step with"
             " --step-pattern)"
         )
-    for name, side in sides.items():
-        if not (is_single and side.has_steps):
+    for name, side in by_name.items():
+        if not (sides.is_single and side.has_steps):
             continue
         (lengths,) = side.lengths
         if len(lengths) < MIN_STEPS:

@@ -13,10 +13,19 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from traceprof.analyses.steps import CAUSES, PARTS
+from traceprof.analyses.steps import CAUSES, COLUMNS, PARTS
 from traceprof.comparison.series import Captures, Series, series
 from traceprof.documents.comparison import Spread
-from traceprof.run.mean_change import LEVEL, Interval, t_quantile
+from traceprof.intervals import Float64
+from traceprof.run.mean_change import (
+    LEVEL,
+    Interval,
+    MeanChange,
+    mean_change,
+    of_captures,
+    t_quantile,
+)
+from traceprof.structs import Record
 
 # Standard deviations of logarithms, of windows of 19 recordings and of reruns: three quarters of
 # them differ by no more (docs/compare.md has them all).
@@ -36,7 +45,86 @@ _FLOOR = 0.1  # of the step
 _MIN_SHARE = 0.01  # of the step: less of a varying part is no matter
 _LEAST_NS = 1000  # what is less does not vary
 _NORMAL = 1.96
+_MAX_RATIO = 1e6  # an interval that reaches further says nothing
 NAMES = tuple(name for name in (*PARTS, *CAUSES) if name != "idle_ns")
+
+
+class BothSides(Record, frozen=True):
+    """The steps of both sides."""
+
+    before: Series
+    after: Series
+    spread: Sequence[Spread] = ()  # by part; empty where two recordings are judged alone
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether every recording of both sides has steps."""
+        return self.before.has_steps and self.after.has_steps
+
+    @property
+    def is_single(self) -> bool:
+        """Whether each side is one recording."""
+        return len(self.before.captures) == len(self.after.captures) == 1
+
+    def change(self, column: str = "window_ns", unit: str = "%") -> MeanChange | None:
+        """Return the change of a column of the mean step in a gate's unit; None if a share of 0."""
+        before, after = self.before, self.after
+        sides = [_values(column, unit, side) for side in (before, after)]
+        of_recordings = [[float(values.mean()) for values in side] for side in sides]
+        means = [sum(values) / len(values) for values in of_recordings]
+        is_share = unit == "%"
+        if is_share and means[0] <= 0:
+            return None
+        scale = 100 / means[0] if is_share else 1.0
+        if not self.has_steps:
+            return MeanChange(scale * (means[1] - means[0]), None, None)
+        if self.is_single:
+            (old,), (new,) = sides
+            lengths = old, new
+            if column != "window_ns":
+                lengths = before.captures[0][:, 0], after.captures[0][:, 0]
+            return mean_change(scale * old, scale * new, lengths, is_share=is_share)
+        interval = _over_recordings(of_recordings, in_shares=is_share)
+        return MeanChange(scale * (means[1] - means[0]), interval, None)
+
+    def beyond(
+        self,
+        interval: Interval,
+        column: str = "window_ns",
+        unit: str = "%",
+        *,
+        of_usual: bool = False,
+    ) -> Interval | None:
+        """Widen an interval by the variation between recordings; None if that is measured.
+
+        `interval`: of a column, over the steps of one recording on each side, in a gate's unit.
+        `of_usual`: whether it is the usual step's, which includes a trend within a recording.
+        """
+        before, after = self.before, self.after
+        if not self.spread or not self.is_single or not before.has_steps:
+            return None
+        whole_ns = before.means["window_ns" if unit == "pp" else column]
+        scale = 1.0 if unit == "ns" else 100 / max(whole_ns, 1)
+        # What changes within a recording may differ between two as much.
+        has_trend = column == "window_ns" and not of_usual
+        trend_ns = max(before.trend_ns, after.trend_ns) if has_trend else 0.0
+        means = [_usual(side) if of_usual else side.means for side in (before, after)]
+        ends = reach(means[0], means[1], self.spread, column)
+        middle, half = sum(interval) / 2, (interval.high - interval.low) / 2
+        low, high = (math.hypot(half, scale * end, scale * trend_ns) for end in ends)
+        # No part falls by more than all of it.
+        return Interval(max(middle - low, -scale * before.means[column]), middle + high)
+
+    @property
+    def widest(self) -> str:
+        """The part whose usual spread reaches furthest against the measured change."""
+        before, after = self.before.means, self.after.means
+        is_less = after["window_ns"] < before["window_ns"]
+        ends = [
+            _of_part(before, after, name, one.deviation)[is_less]
+            for name, one in zip(NAMES, self.spread, strict=True)
+        ]
+        return _part(NAMES[int(np.argmax(ends))])  # there is always a part
 
 
 def spreads(runs: Captures = ()) -> list[Spread]:
@@ -93,7 +181,7 @@ def reach(
     return Interval(-low, high)
 
 
-def usual(side: Series) -> dict[str, int]:
+def _usual(side: Series) -> dict[str, int]:
     """Return the mean step of a recording with the idle time of its usual steps.
 
     What recurs in each step is in these, too: causes that vary have only the rest of their time.
@@ -105,14 +193,35 @@ def usual(side: Series) -> dict[str, int]:
     return {**side.means, **{name: round(share * ns) for name, ns in varying.items()}}
 
 
-def widest(before: Series, after: Series, spread: Sequence[Spread]) -> str:
-    """Return the part whose usual spread reaches furthest against the measured change."""
-    is_less = after.means["window_ns"] < before.means["window_ns"]
-    ends = [
-        _of_part(before.means, after.means, name, one.deviation)[is_less]
-        for name, one in zip(NAMES, spread, strict=True)
-    ]
-    return _part(NAMES[int(np.argmax(ends))])  # there is always a part
+def _over_recordings(sides: Sequence[Sequence[float]], *, in_shares: bool) -> Interval | None:
+    """Return the interval over recordings, given by their means; shares in hundredths."""
+    if not in_shares:
+        return of_captures(*sides)
+    if min(map(min, sides)) <= 0:
+        return None
+    # Machines differ by shares: of logarithms, differences are shares.
+    interval = of_captures(*([math.log(value) for value in side] for side in sides))
+    if interval is None or interval.high > math.log(_MAX_RATIO):
+        return None
+    return Interval(*(100 * math.expm1(end) for end in interval))
+
+
+def _values(column: str, unit: str, side: Series) -> Sequence[Float64]:
+    """Return the values of the steps of each recording, float64[n] each.
+
+    Shares of a step are those of the mean step; a step's part in their noise is that of a ratio.
+    """
+    if column == "window_ns":
+        return side.lengths
+    parts = [rows[:, COLUMNS.index(column)] for rows in side.captures]
+    if unit != "pp":
+        return parts
+    values = []
+    for part, rows in zip(parts, side.captures, strict=True):
+        mean = float(rows[:, 0].mean())
+        share = float(part.mean()) / mean if mean else 0.0
+        values.append(100 * (share + (part - share * rows[:, 0]) / (mean or 1.0)))
+    return values
 
 
 def _of_part(

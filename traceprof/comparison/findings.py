@@ -9,14 +9,14 @@ from operator import attrgetter
 
 from traceprof.analyses.gpu_idle import CAUSES
 from traceprof.analyses.registry import FINDINGS
-from traceprof.comparison.gates import SAME, beyond
-from traceprof.comparison.series import Captures, Series, training_steps
+from traceprof.comparison.between import BothSides
+from traceprof.comparison.gates import SAME
+from traceprof.comparison.series import Captures, training_steps
 from traceprof.documents.analysis.model import Document
 from traceprof.documents.comparison import (
     Comparison,
     FindingChange,
     PartChange,
-    Spread,
     Status,
     Step,
     Verdict,
@@ -157,7 +157,7 @@ def verdict_of(interval: Interval | None, between: Interval | None) -> Verdict:
     return "inconclusive" if is_within else "differs"
 
 
-def to_decide(step: Step, before: Series, after: Series, spread: Sequence[Spread]) -> str | None:
+def to_decide(step: Step, sides: BothSides) -> str | None:
     """Return what to record where the verdict is open; None where it is not."""
     if step.verdict == "differs":
         return _THREE
@@ -166,12 +166,13 @@ def to_decide(step: Step, before: Series, after: Series, spread: Sequence[Spread
     if step.basis == "training":
         return "Name the range around a step (--step-pattern)"
     if step.basis == "captures":
-        return f"Record more a side than {len(before.captures)} and {len(after.captures)}"
-    return _steps_to_record(step, before, after, spread)
+        numbers = [len(side.captures) for side in (sides.before, sides.after)]
+        return f"Record more a side than {numbers[0]} and {numbers[1]}"
+    return _steps_to_record(step, sides)
 
 
-def _steps_to_record(step: Step, before: Series, after: Series, spread: Sequence[Spread]) -> str:
-    lengths = before.lengths[0], after.lengths[0]
+def _steps_to_record(step: Step, sides: BothSides) -> str:
+    lengths = sides.before.lengths[0], sides.after.lengths[0]
     num = min(map(len, lengths))
     if num < MIN_STEPS:
         return f"Record {_USUAL_STEPS} steps a side, not {num}"
@@ -182,7 +183,7 @@ def _steps_to_record(step: Step, before: Series, after: Series, spread: Sequence
     place = 10 ** max(len(str(needed)) - 2, 0)
     steps = f"{math.ceil(needed / place) * place} steps" if needed > num else ""
     # Whatever the number of steps, runs may differ by so much.
-    alike = beyond(Interval(100 * size, 100 * size), before, after, spread)
+    alike = sides.beyond(Interval(100 * size, 100 * size))
     if alike is not None and alike.low <= 0:
         return f"{_THREE}, of about {steps} each, not {num}" if steps else _THREE
     return f"Record about {steps} a side, not {num}" if steps else "Record more steps a side"
