@@ -11,6 +11,7 @@ from collections.abc import Generator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 from uuid import uuid4
 from zlib import crc32
@@ -18,6 +19,7 @@ from zlib import crc32
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
+from tests.support.kept_claims import KeptText, kept_texts
 from tests.support.selection import known, missing, once
 from tests.support.traces import (
     KNOWN_FOLDER,
@@ -31,6 +33,7 @@ from tests.support.traces import (
 )
 from tests.support.workers import Crashes, reports_of_run
 from traceprof.run import guard
+from traceprof.version import __version__
 
 _SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
 _NUMBERS = {path.stem: number for number, path in enumerate(SAMPLES)}
@@ -201,6 +204,29 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if path in turn or not is_quick
     ]
     metafunc.parametrize("real_trace", exports, scope="session")
+
+
+@pytest.fixture
+def kept_text(request: pytest.FixtureRequest, tmp_path: Path) -> KeptText:
+    """Return a function that compares a text with the one that is kept of the test.
+
+    `pytest -n 0 --keep FILE` writes them: the difference is what a change does. Blank lines, the
+    version and the folder of the test are left out.
+    """
+    path: Path = request.path.with_suffix(".txt")
+    name: str = request.node.name
+
+    def compare(text: str) -> None:
+        text = text.replace(f"{tmp_path}/", "").replace(f"traceprof {__version__}\n", "")
+        said = "\n".join(line for line in text.splitlines() if line.strip())
+        texts = kept_texts(path) if path.exists() else {}
+        if request.config.option.keep:
+            texts[name] = said
+            sections = (f"{name}\n\n{indent(texts[name], '    ')}\n" for name in sorted(texts))
+            path.write_text("\n".join(sections), encoding="utf-8")
+        assert said == texts.get(name)
+
+    return compare
 
 
 @pytest.fixture

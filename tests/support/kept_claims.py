@@ -1,4 +1,4 @@
-"""What is claimed of programs that tests build, as text that is kept beside the tests."""
+"""What tests keep as text beside them: claims, and what commands print."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -9,6 +9,7 @@ from traceprof.findings import Finding, NotApplicable
 
 Claims = Iterable[Finding | NotApplicable]
 Kept = Callable[[Claims], None]
+KeptText = Callable[[str], None]
 _WIDTH = 96
 _MAX_EVIDENCE = 3
 
