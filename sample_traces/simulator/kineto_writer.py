@@ -229,7 +229,7 @@ class _Writer:
             function = _FUNCTIONS.get(OPERATIONS[operation])
             if function is None:
                 continue
-            args = f'"Collective name": "{function}", "dtype": "Byte", "Seq": 0'
+            args = f'"Collective name": "{function}", "dtype": "Byte"'
             if size != UNKNOWN:
                 # This is the size for all ranks; NCCL counts that for one of them.
                 number = size * max(num_ranks, 1) if function == "all_to_all" else size

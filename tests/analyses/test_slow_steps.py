@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from tests.support.builders import ALL_REDUCE, TraceBuilder
 from tests.support.claims import os_call
 from tests.support.profiler_events import annotation, call, event, kernel, write
 from tests.support.traces import closed_analysis
-from traceprof.analyses.steps import SlowStep, cause_text
+from traceprof.analyses.steps import SlowStep, SlowSteps, cause_text, slow_for_themselves
 from traceprof.documents.analysis.records import document
 from traceprof.reports.text import render
 from traceprof.run.steady_steps import StepUse, step_uses
@@ -238,6 +239,36 @@ def test_the_text_says_it_in_a_line(tmp_path: Path) -> None:
     said = " ".join(lines[place + 1 : lines.index("", place)])
     assert said.startswith("Step 7 (while the GPU was at step 6) of rank 0: 6 ms more than")
     assert said.endswith("evaluation (evaluate), 5.98 ms; not in the mean")
+
+
+def test_what_the_host_did_in_one_step_has_the_number_of_its_mark(tmp_path: Path) -> None:
+    """The GPU was still at the step before, whose window lasts until the next operation."""
+    analysis = closed_analysis(training(range_of("next_batch")).write(tmp_path / "t.sqlite"))
+    (idle,) = (finding for finding in analysis.findings if finding.id == "gpu-idle")
+    assert any(line.startswith(f"Look at step {SLOW}, the only one") for line in idle.advice)
+
+
+@pytest.mark.parametrize(
+    ("number", "cause", "cause_ms", "is_said"),
+    [
+        (4, "data_loading", 6, False),
+        (3, "data_loading", 6, False),
+        (4, "data_loading", 2, True),  # too little to make the other wait so long
+        (5, "data_loading", 6, True),
+        (4, "exposed_communication", 6, True),
+    ],
+)
+def test_a_step_in_which_a_rank_waits_for_a_slow_one_is_not_said(
+    number: int, cause: str, cause_ms: int, is_said: bool
+) -> None:
+    usual: dict[str, Any] = {"index": 4, "host_number": None, "counts": True, "label": None}
+    usual |= {"step_ns": 9 * MS, "extra_ns": EXTRA}
+    waits = SlowStep(number=4, cause="exposed_communication", cause_ns=EXTRA, **usual)
+    other = SlowStep(number=number, cause=cause, cause_ns=cause_ms * MS, **usual)
+    said = [*slow_for_themselves([SlowSteps(0, (waits,)), SlowSteps(1, (other,))])]
+    assert ((0, waits) in said) == is_said
+    assert (1, other) in said
+    assert [*slow_for_themselves([SlowSteps(0, (other, waits))])] == [(0, other), (0, waits)]
 
 
 def test_agreement_on_real_traces(real_trace: Path) -> None:

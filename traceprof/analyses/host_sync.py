@@ -123,7 +123,9 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
         program=rank.program,
         has_pageable=may_copy_from_pageable(rank, window),
         num_reads=int((reads & window.holds_start(copies.start_ns)).sum()),
-        only_step=only_step(rank, window, causes.idle_causes(rank).of(causes.IdleCause.SYNC)),
+        only_step=only_step(
+            rank, window, causes.idle_causes(rank).of(causes.IdleCause.SYNC), is_idle=True
+        ),
         num_scaler_reads=_num_scaler_reads(rank, calls, window),
         place=places(rank).most_of(places_of_calls(rank, idle.call), idle.idle_ns),
     )

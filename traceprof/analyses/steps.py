@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from traceprof.intervals import NO_NUMBERS, Int64, Intervals
 from traceprof.kernel_names import function_name
 from traceprof.run.mean_change import halves, trend
 from traceprof.run.rank import Rank, Window
-from traceprof.run.steady_steps import StepUse, kinds_of_steps, steady_steps
+from traceprof.run.steady_steps import StepUse, kinds_of_steps, marked_number, steady_steps
 from traceprof.run.step_ranges import StepWindows
 from traceprof.run.windows import shown_window
 from traceprof.structs import Record
@@ -388,7 +389,8 @@ _CAUSE_OF_KIND = {
 }
 RAN = ("checkpoint", "evaluation", "collection", "compile", "file", "range", "operator")
 """Causes that are something that ran in the step and nowhere else."""
-_PARTS = ("compute", "exposed_communication", "exposed_copy")
+_WAITING = "exposed_communication"
+_PARTS = ("compute", _WAITING, "exposed_copy")
 LATE_RETURN = "late_return"
 SLOW_CAUSES = (*RAN, *_PARTS, LATE_RETURN, *(cause.value for cause in IdleCause))
 _WORDS = {
@@ -451,6 +453,23 @@ class SlowSteps(RankResult, frozen=True):
     """The slow steps of a rank, in order of time."""
 
     steps: tuple[SlowStep, ...]
+
+
+def slow_for_themselves(slow: Iterable[SlowSteps]) -> Iterator[tuple[int, SlowStep]]:
+    """Yield slow steps with their ranks, without those in which a rank waits for another one.
+
+    That one is as slow for a reason of its own, in the same step or in the one before.
+    """
+    found = [(of_rank.rank, step) for of_rank in slow for step in of_rank.steps]
+    reasons: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for rank, step in found:
+        if step.cause != _WAITING:
+            reasons[step.number].append((rank, step.cause_ns))
+            reasons[step.number + 1].append((rank, step.cause_ns))
+    for rank, step in found:
+        others = (ns for other, ns in reasons[step.number] if other != rank)
+        if step.cause != _WAITING or max(others, default=0) < _MIN_EXPLAINED * step.extra_ns:
+            yield rank, step
 
 
 class _Candidate(NamedTuple):
@@ -613,15 +632,9 @@ class _Steps:
 
     def host_number(self, step: int, why: _Why) -> int | None:
         """Return the number of the host's step in which something happened, or the last before."""
-        ranges, at_ns = self.rank.step_ranges, why.at_ns
-        if ranges is None or not len(ranges.start_ns):
-            return None
-        if at_ns is None:
-            return int(self.number[step])
-        if why.outside_ns and not ((ranges.start_ns <= at_ns) & (at_ns < ranges.end_ns)).any():
-            at_ns = why.outside_ns
-        place = int(np.searchsorted(ranges.start_ns, at_ns, side="right")) - 1
-        return int(ranges.number[max(place, 0)])
+        if why.at_ns is None:
+            return None if self.rank.step_ranges is None else int(self.number[step])
+        return marked_number(self.rank, why.at_ns, why.outside_ns)
 
 
 def _candidates(rank: Rank, steps: _Steps, slow: Int64, extra: Int64) -> Iterator[_Candidate]:

@@ -94,7 +94,7 @@ def rank_stalls(rank: Rank, window: Window) -> RankStalls:
         longest_ns=int(lengths.max(initial=0)),
         idle_ns=0 if causes is None else causes.within(window)[IdleCause.STALLED],
         idle_per_step_ns=covered_per_step(rank, window, idle),
-        only_step=only_step(rank, window, idle),
+        only_step=only_step(rank, window, idle, is_idle=True),
         coverage=0.0 if causes is None else causes.coverage(window),
         start_ns=stalls.start_ns[rows],
         end_ns=stalls.end_ns[rows],

@@ -16,6 +16,7 @@ from traceprof.analyses.steps import (
     cause_text,
     counted_steps,
     phases,
+    slow_for_themselves,
     step_lengths,
     step_trend,
 )
@@ -377,9 +378,8 @@ def slow_steps_section(analysis: RunResult) -> Section | None:
 def slow_steps_lines(analysis: RunResult) -> list[str]:
     """Return which steps are slow and why, in three lines at most, the costliest first."""
     groups: dict[tuple[str, str | None], _Group] = defaultdict(lambda: defaultdict(list))
-    for of_rank in analysis.measured.slow_steps:
-        for step in of_rank.steps:
-            groups[step.cause, step.label][of_rank.rank].append(step)
+    for rank, step in slow_for_themselves(analysis.measured.slow_steps):
+        groups[step.cause, step.label][rank].append(step)
     ordered = sorted(groups.items(), key=lambda item: -max(map(_extra_ns, item[1].values())))
     num = _MAX_LINES if len(ordered) <= _MAX_LINES else _MAX_LINES - 1
     unit = analysis.breakdown[0].unit.unit if analysis.breakdown else StepUnit.STEP

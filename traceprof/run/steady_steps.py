@@ -219,11 +219,13 @@ MIN_ONCE = 0.9
 class OnlyStep(Record, frozen=True):
     """The step in which something happened, of several."""
 
-    number: int  # as `--steps` counts them
+    number: int  # of what the GPU did as `--steps` counts them, of idle time as the host marks them
     num_steps: int
 
 
-def only_step(rank: Rank, window: Window, covered: Intervals) -> OnlyStep | None:
+def only_step(
+    rank: Rank, window: Window, covered: Intervals, *, is_idle: bool = False
+) -> OnlyStep | None:
     """Return the one step of a window in which some time lies; None if it recurs.
 
     Under `MIN_STEPS` steps nothing shows whether it recurs: None, too.
@@ -236,7 +238,33 @@ def only_step(rank: Rank, window: Window, covered: Intervals) -> OnlyStep | None
     most = int(np.argmax(in_step))
     if not in_step[most] or in_step[most] < MIN_ONCE * whole_ns:
         return None
-    return OnlyStep(int(steps.number[judged[most]]), len(judged))
+    number = int(steps.number[judged[most]])
+    marked = None
+    if is_idle:
+        low, high = int(steps.start_ns[judged[most]]), int(steps.end_ns[judged[most]])
+        marked = _number_of_idle(rank, intervals.clip(covered, low, high))
+    return OnlyStep(number if marked is None else marked, len(judged))
+
+
+def _number_of_idle(rank: Rank, idle: Intervals) -> int | None:
+    """Return the number on the host's mark around the longest idle gap; see `marked_number`."""
+    longest = int(np.argmax(idle.length_ns))
+    start, end = int(idle.start_ns[longest]), int(idle.end_ns[longest])
+    return marked_number(rank, start + (end - start) // 2, end)
+
+
+def marked_number(rank: Rank, at_ns: int, needed_ns: int | None = None) -> int | None:
+    """Return the number on the host's mark around some time, or the last before; None without any.
+
+    `needed_ns`: what is in no step's range belongs to that in which it is needed.
+    """
+    ranges = rank.step_ranges
+    if ranges is None or not len(ranges.start_ns):
+        return None
+    if needed_ns and not ((ranges.start_ns <= at_ns) & (at_ns < ranges.end_ns)).any():
+        at_ns = needed_ns
+    place = int(np.searchsorted(ranges.start_ns, at_ns, side="right")) - 1
+    return int(ranges.number[max(place, 0)])
 
 
 def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:

@@ -258,7 +258,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
             only_steps={
                 cause: step
                 for cause in {*matter, in_most} - _NOT_RECURRING
-                if (step := only_step(rank, window, causes.of(cause))) is not None
+                if (step := only_step(rank, window, causes.of(cause), is_idle=True)) is not None
             },
         ),
         place=_place(rank, window, in_all),
