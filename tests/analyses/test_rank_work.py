@@ -142,6 +142,31 @@ def test_a_kernel_that_makes_all_of_an_excess_is_named(others: float, name: str 
     assert (excess.member, excess.is_constant, excess.name) == (1, True, name)
 
 
+@pytest.mark.parametrize(
+    ("slow", "num_steps", "least", "most"),
+    [
+        (slice(20, None), 12, 0.1, 0.9),  # experts with more tokens
+        (slice(None), 12, 0, 0),  # a lower clock
+        (slice(20, None), 2, 0, 0),  # a clock that falls
+    ],
+)
+def test_parts_of_a_slow_rank_may_be_as_fast_as_its_peers(
+    slow: slice, num_steps: int, least: float, most: float
+) -> None:
+    rng = np.random.default_rng(5)
+    ranks = planted(rng, "constant", 0.6, (4, num_steps), slow, num_parts=4)
+    (excess,) = work(ranks).excesses
+    assert (excess.member, excess.is_constant) == (2, True)
+    assert least <= excess.alike_fraction <= most
+
+
+def test_ranks_that_share_a_gpu_are_peers_only_if_they_reduce_together() -> None:
+    ranks = planted(np.random.default_rng(5), "constant", 0.6, (2, 12))
+    for groups, named in (((), []), ([((0, 1), 2)], [1])):
+        both = work_of(ranks, CLOCKS, [None] * 2, groups, [(None, None)] * 2, [True, True])
+        assert [excess.member for excess in both.excesses] == named
+
+
 @pytest.mark.parametrize("num_parts", [1, 4])
 @pytest.mark.parametrize("num_steps", [1, 2, 5, 12])
 @pytest.mark.parametrize("num_ranks", [2, 5, 16])

@@ -25,6 +25,7 @@ from traceprof.analyses.uneven_kernels import (
     CLOCK,
     HARDWARE,
     ONE_KERNEL,
+    PARTS,
     UNKNOWN,
     WORK,
     UnevenKernelsMetrics,
@@ -114,7 +115,8 @@ def metrics(**changes: Any) -> UnevenKernelsMetrics:
         "excess_ns": MS, "rank": 1, "num_kernels": 8, "is_constant": True, "category": "matmul",
         "category_fraction": 0.9, "slower": 1.1, "share_longest": 1.0, "others_wait_ns": MS,
         "compute_ns": 2 * MS, "least_ns": MS, "most_ns": MS, "num_peers": 3, "num_in_group": 4,
-        "stage": None, "clock": None, "work": None, "kernel": None, "coverage": 1.0,
+        "stage": None, "clock": None, "work": None, "kernel": None,
+        "alike_fraction": 0.0, "coverage": 1.0,
     }  # fmt: skip
     return UnevenKernelsMetrics(**values | changes)
 
@@ -127,6 +129,8 @@ def metrics(**changes: Any) -> UnevenKernelsMetrics:
         ({}, HARDWARE, "throttled, shared, or another kind of board"),
         ({"work": 1.5, "clock": 0.9}, WORK, "1.50 × the thread blocks of the others"),
         ({"kernel": "flash", "clock": 0.9}, ONE_KERNEL, "its other kernels take as long as theirs"),
+        ({"alike_fraction": 0.2}, PARTS, "as fast as theirs in 20.0 % of its matrix products"),
+        ({"alike_fraction": 0.2, "clock": 0.87}, CLOCK, "13.0 % lower"),
         ({"is_constant": False}, CHANGING, "sequences or experts"),
         ({"is_constant": None}, UNKNOWN, "too few steps"),
         ({"is_constant": None, "work": 1.5}, WORK, "1.50 × the thread blocks of the others"),

@@ -28,6 +28,7 @@ from traceprof.analyses.kernels.placed_kernels import PlacedKernels, SharedSteps
 from traceprof.analyses.measurements import MeasuredRun
 from traceprof.findings import Count, Ns, one_of
 from traceprof.intervals import Float64, Int64, Mask
+from traceprof.kernel_names.categories import MAIN_COMPUTE
 from traceprof.ranks.comparison import RankComparison
 from traceprof.ranks.passes import BACKWARD, FORWARD, RankPasses
 from traceprof.ranks.waits import GroupWaits
@@ -66,6 +67,7 @@ SAME_BLOCKS = 1.02
 """Times the others' thread blocks: more are a reason to take longer."""
 _ONE_KERNEL = 0.9  # of an excess: what one kernel makes where no other one is slower
 _ALWAYS = 0.9  # of the parts in which one rank is the longest: it may be the same one always
+_LITTLE_SLOWER = 0.25  # of the excess: a part of the step with less of it takes as long as others'
 NUM_FOLDS = 4
 """Groups of the kernels of a part: three say which rank is the longest, one what it takes."""
 MIN_CHANGING = 0.05
@@ -124,6 +126,8 @@ class Excess(Record, frozen=True):
     # its thread blocks as a multiple of the others' mean, or its kernels where grids are unknown
     work: float
     name: str | None = None  # of the only kernel that is uneven
+    # the share of its matrix products in parts of the step where they take as long on the others
+    alike_fraction: float = 0.0
 
 
 class RunWork(Record, frozen=True):
@@ -200,12 +204,14 @@ def _guarded(measured: MeasuredRun) -> RunWork:
     forward, backward = (
         [_median_pass(of_rank, kind) for of_rank in of_stages] for kind in (FORWARD, BACKWARD)
     )
+    shared = {number for _, ranks in measured.run.on_one_gpu for number in ranks}
     return work_of(
         measured.placed,
         measured.ranks.clocks,
         stages,
         _groups(measured.ranks, [rank.rank for rank in measured.placed]),
         list(zip(forward, backward, strict=True)),
+        [rank.rank in shared for rank in measured.placed],
     )
 
 
@@ -243,14 +249,16 @@ def work_of(
     stages: Sequence[int | None],
     groups: Sequence[tuple[tuple[int, ...], int]],
     passes: Sequence[tuple[int | None, int | None]],
+    shares_gpu: Sequence[bool] = (),
 ) -> RunWork:
     """Compare the work of ranks.
 
     `groups`: ranks that reduce together, and how many they are with those not recorded. `passes`:
-    by rank, the median compute of a forward and of a backward, ns.
+    by rank, the median compute of a forward and of a backward, ns. `shares_gpu`: by rank, whether
+    another one slows its kernels down, so that only what it reduces with others shows its peers.
     """
     tables = _tables(placed, clocks)
-    peers = _peers(tables.num_kernels, stages, groups)
+    peers = _peers(tables.num_kernels, stages, groups, shares_gpu)
     rows = []
     for index, rank in enumerate(placed):
         shared = tables.total_ns[index][tables.has_step[index]]
@@ -348,6 +356,7 @@ class _Table(Record, frozen=True):
     # float64[s, u, f, r], by part of the step between two meetings, and by fold; not a number where
     # peers do not run as many kernels
     folds_ns: Float64
+    products_ns: Float64  # float64[u, r], matrix products, by part of the step
     names_ns: Float64  # float64[s, k, r], by name
     names: tuple[tuple[str, str], ...]  # k names and categories
     num_of_name: Float64  # float64[k, r], kernels in a step
@@ -381,12 +390,14 @@ class _Tables(Record, frozen=True):
             return None
         ranks = [placed[member] for member in members]
         lengths = [median_of(rank.end_ns - rank.start_ns) for rank in ranks if len(rank.start_ns)]
+        folds, products = _folds(ranks, [self.steps.of_rank[member] for member in members], steps)
         return _Table(
             peers=peers,
             members=members,
             steps=steps,
             total_ns=total,
-            folds_ns=_folds(ranks, [self.steps.of_rank[member] for member in members], steps),
+            folds_ns=folds,
+            products_ns=products,
             names_ns=self.names_ns[at][:, steps].transpose(1, 2, 0),
             names=self.names,
             num_of_name=self.num_of_name[at].T,
@@ -446,24 +457,35 @@ def _tables(placed: Sequence[PlacedKernels], clocks: Clocks) -> _Tables:
     )
 
 
-def _folds(ranks: Sequence[PlacedKernels], of_rank: Sequence[Int64], steps: Int64) -> Float64:
-    """Return what peers take in each part of steps, by fold, float64[s, u, f, r]."""
+def _folds(
+    ranks: Sequence[PlacedKernels], of_rank: Sequence[Int64], steps: Int64
+) -> tuple[Float64, Float64]:
+    """Return what peers take in each part of steps, by fold, float64[s, u, f, r].
+
+    And what their matrix products take in each part, float64[u, r].
+    """
     meets = np.append(0, np.cumsum(_meeting(ranks)))
     meets //= -(-(int(meets[-1]) + 1) // _MAX_PARTS)  # rounded up
     num_parts, num_steps = int(meets[-1]) + 1, len(steps)
     length = np.zeros((num_steps * num_parts * NUM_FOLDS, len(ranks)))
     num = np.zeros((num_steps * num_parts, len(ranks)))
+    products = np.zeros((num_parts, len(ranks)))
     for column, (rank, own_step) in enumerate(zip(ranks, of_rank, strict=True)):
-        step, part, *_ = rank.places.unpacked
+        step, part, name, _ = rank.places.unpacked
+        is_product = np.array([category in MAIN_COMPUTE for category in rank.categories], np.bool_)
         at = np.searchsorted(steps, own_step[step])
         known = (own_step[step] >= 0) & (np.append(steps, -1)[at] == own_step[step])
         cell = at[known] * num_parts + meets[np.minimum(part[known], len(meets) - 1)]
         fold = cell * NUM_FOLDS + places(cell)[0] % NUM_FOLDS
-        length[:, column] = np.bincount(fold, rank.length_ns.values[known], len(length))
+        took = rank.length_ns.values[known]
+        length[:, column] = np.bincount(fold, took, len(length))
+        products[:, column] = np.bincount(
+            cell % num_parts, took * is_product[name[known]], num_parts
+        )
         num[:, column] = np.bincount(cell, minlength=len(num))
     folds = length.reshape(-1, NUM_FOLDS, len(ranks))
     folds[num.min(axis=1) < (1 - SAME_WORK) * num.max(axis=1)] = np.nan
-    return folds.reshape(num_steps, num_parts, NUM_FOLDS, len(ranks))
+    return folds.reshape(num_steps, num_parts, NUM_FOLDS, len(ranks)), products
 
 
 def _meeting(placed: Sequence[PlacedKernels]) -> Int64:
@@ -480,6 +502,7 @@ def _peers(
     num_kernels: Float64,
     stages: Sequence[int | None],
     groups: Sequence[tuple[tuple[int, ...], int]],
+    shares_gpu: Sequence[bool] = (),
 ) -> list[tuple[tuple[int, ...], int | None, int | None]]:
     """Return sets of peers: members, the size of their group (None by work), and the stage.
 
@@ -503,13 +526,16 @@ def _peers(
     grouped: dict[int, list[int]] = defaultdict(list)
     for member, first in enumerate(root):
         grouped[first].append(member)
-    sets: list[tuple[tuple[int, ...], int | None, int | None]] = []
-    left: list[int] = []
-    for first, together in grouped.items():
-        if len(together) > 1:
-            sets.append((tuple(together), size[first], stages[together[0]]))
-        else:
-            left += together
+    sets: list[tuple[tuple[int, ...], int | None, int | None]] = [
+        (tuple(together), size[first], stages[first])
+        for first, together in grouped.items()
+        if len(together) > 1
+    ]
+    left = [
+        first
+        for first, together in grouped.items()
+        if len(together) == 1 and not any(shares_gpu[first : first + 1])
+    ]
     while left:
         one = left[0]
         most = np.maximum(num_kernels[one], num_kernels[left]).sum(axis=1)
@@ -580,7 +606,22 @@ def _of_rank(own: _Table, column: int, length_ns: Float64, name: int | None = No
         num_kernels=num,
         work=float(own.size[column] / max(np.delete(own.size, column).mean(), 1.0)),
         name=None if name is None else own.names[name][0],
+        alike_fraction=_alike_fraction(own, column),
     )
+
+
+def _alike_fraction(own: _Table, column: int) -> float:
+    """Return the share of products in parts of the step where they hardly take longer, or 0.
+
+    Of few steps, parts may be all before a clock fell.
+    """
+    if len(own.steps) < MIN_STEPS:
+        return 0.0
+    mine = own.products_ns[:, column]
+    others = np.delete(own.products_ns, column, axis=1).mean(axis=1)
+    slower = mine.sum() / max(others.sum(), 1.0) - 1
+    is_alike = mine <= (1 + _LITTLE_SLOWER * slower) * others
+    return float(mine[is_alike].sum() / max(mine.sum(), 1.0)) if slower > 0 else 0.0
 
 
 def _changing(own: _Table) -> Excess | None:

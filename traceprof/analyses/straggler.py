@@ -26,15 +26,32 @@ from traceprof.units import counted, duration, percent, ranks_text
 
 def details(measured: MeasuredRun, rank: int, cause: str, lateness_ns: int) -> str:
     """Return the numbers behind a cause; empty if nothing else was measured."""
-    if cause in {lateness.SLOWER, lateness.MORE_WORK}:
-        metrics = uneven_kernels.run(measured).metrics
-        if metrics is not None and metrics.is_constant and metrics.rank == rank:
-            longer = f"{percent(metrics.slower - 1)} longer than its peers"
-            one = "" if metrics.kernel is None else "one kernel "
-            return f"{one}{longer}, {uneven_kernels.because(metrics)}"
+    metrics = _uneven(measured, rank, cause)
+    if metrics is not None:
+        longer = f"{percent(metrics.slower - 1)} longer than its peers"
+        one = "" if metrics.kernel is None else "one kernel "
+        return f"{one}{longer}, {uneven_kernels.because(metrics)}"
     if cause == lateness.SLOWER_COMPUTE:
         return _longer_code(measured, rank, lateness_ns)
     return ""
+
+
+def _uneven(
+    measured: MeasuredRun, rank: int, cause: str
+) -> uneven_kernels.UnevenKernelsMetrics | None:
+    """Return the numbers of a rank's uneven kernels; None if they do not make it late."""
+    if cause not in {lateness.SLOWER, lateness.MORE_WORK}:
+        return None
+    metrics = uneven_kernels.run(measured).metrics
+    is_it = metrics is not None and metrics.is_constant and metrics.rank == rank
+    return metrics if is_it else None
+
+
+def _advice(measured: MeasuredRun, rank: int, cause: str) -> tuple[str, ...]:
+    metrics = _uneven(measured, rank, cause)
+    if metrics is not None:
+        return uneven_kernels.advice(uneven_kernels.cause_of(metrics), None)
+    return ADVICE.get(cause, (remedies.HELD_UP,))
 
 
 def _longer_code(measured: MeasuredRun, rank: int, lateness_ns: int) -> str:
@@ -199,6 +216,7 @@ class Straggler(Record, frozen=True):
     # the share of its lateness's cost that the mean steady step holds; None without steps
     share_per_step: float | None = None
     details: str = ""  # the numbers behind the cause, from its other measurements; may be empty
+    advice: tuple[str, ...] = ()
 
 
 class StragglerResult(Record, frozen=True):
@@ -225,6 +243,7 @@ def _run(measured: MeasuredRun) -> StragglerResult:
                 lag.lateness, of_rank.get(ranks.ranks[lag.lateness.member])
             ),
             details=details(measured, lag.metrics.rank, lag.metrics.cause, lag.lateness.total_ns),
+            advice=_advice(measured, lag.metrics.rank, lag.metrics.cause),
         )
         for lag in _stragglers(ranks, arrivals, held_up, num_steps)
     )
@@ -313,7 +332,7 @@ def findings(result: StragglerResult) -> list[f.Finding | f.NotApplicable]:
                 )
                 for cause in straggler.worst
             ),
-            ADVICE.get(metrics.cause, (remedies.HELD_UP,)),
+            straggler.advice,
             f.Saving.of_step(impact, straggler.share_per_step),
         )
     return claims or _not_resolvable(ranks)

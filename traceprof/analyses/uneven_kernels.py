@@ -21,10 +21,11 @@ from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent
 
-CLOCK, WORK, ONE_KERNEL, HARDWARE, CHANGING, UNKNOWN = (
+CLOCK, WORK, ONE_KERNEL, PARTS, HARDWARE, CHANGING, UNKNOWN = (
     "a lower clock",
     "more work",
     "one kernel",
+    "parts of the step",
     "the hardware",
     "changing work",
     "too few steps",
@@ -53,6 +54,7 @@ ADVICE: dict[str, tuple[str, ...]] = {
     CLOCK: (CLOCK_LIMITS,),
     WORK: (_PARTITION, _SEE),
     ONE_KERNEL: (_SEE, _SEQUENCES, OTHER_NODE),
+    PARTS: (_SEE, _EXPERTS, _SEQUENCES),
     HARDWARE: (CLOCK_LIMITS, _SAMPLE, OTHERS_ON_GPU, OTHER_NODE),
     CHANGING: (_SEQUENCES, _EXPERTS, _SEE),
     UNKNOWN: (CLOCK_LIMITS, _SEQUENCES, _EXPERTS),
@@ -73,6 +75,8 @@ MAX_KERNEL = 60
 """Characters of a kernel's name in a title."""
 MIN_LOWER_CLOCK = 0.01
 """The share by which a clock must be lower than the others' to be a reason."""
+MIN_ALIKE = 0.1
+"""The share of matrix products that are as fast as the others', from which on no clock is slow."""
 
 
 class UnevenKernelsMetrics(f.Metrics):
@@ -138,6 +142,12 @@ class UnevenKernelsMetrics(f.Metrics):
         " another rank is the slowest each time, and of one kernel",
     ]
     kernel: Annotated[str | None, "the only kernel that is uneven; null where all kernels count"]
+    alike_fraction: Annotated[
+        f.Fraction,
+        "the share of its matrix multiplications, convolutions and attention in parts of the step"
+        " (between two meetings of the ranks) where they take as long on its peers, within a"
+        " quarter of the excess",
+    ]
     coverage: Annotated[f.Fraction, "1: all kernels of the compared steps are counted"]
 
 
@@ -213,6 +223,7 @@ def _uneven_rank(measured: MeasuredRun, work: RunWork, excess: Excess) -> Uneven
         clock=_clock(measured.placed, excess.member, peers),
         work=excess.work if excess.is_constant is not False and excess.name is None else None,
         kernel=excess.name,
+        alike_fraction=excess.alike_fraction,
         coverage=1.0,
     )
     evidence = _evidence(measured, excess.member, excess.by_step_ns)
@@ -227,8 +238,8 @@ def findings(result: UnevenKernelsResult) -> list[f.Finding | f.NotApplicable]:
         return [
             f.NotApplicable(
                 ID,
-                "no two ranks reduce gradients together, or run the same kernels equally often, so"
-                " none can be compared",
+                "no two ranks reduce gradients together, or run the same kernels equally often on a"
+                " GPU each, so none can be compared",
                 "give reports of several ranks of one run",
             )
         ]
@@ -254,6 +265,8 @@ def cause_of(metrics: UnevenKernelsMetrics) -> str:
         return ONE_KERNEL
     if metrics.clock is not None and metrics.clock < 1 - MIN_LOWER_CLOCK:
         return CLOCK
+    if metrics.alike_fraction >= MIN_ALIKE:
+        return PARTS
     return HARDWARE if metrics.is_constant else UNKNOWN
 
 
@@ -264,17 +277,19 @@ def because(metrics: UnevenKernelsMetrics) -> str:
         return f"the clock of its GPU is {percent(1 - (metrics.clock or 1.0))} lower"
     if cause == WORK:
         return f"it has more work: {metrics.work:.2f} × the thread blocks of the others"
-    if cause == ONE_KERNEL:
-        return "its other kernels take as long as theirs: see what this one works on"
     if cause == HARDWARE:
         same = "with as many thread blocks" if metrics.work is not None else ""
         clock = "at the same clock" if metrics.clock is not None else ""
         known = " ".join(filter(None, (same, clock)))
         hint = "" if metrics.clock is not None else ": throttled, shared, or another kind of board"
         return f"its GPU is slower {known}".rstrip() + hint
-    if cause == CHANGING:
-        return "the work changes from step to step: sequences or experts"
-    return "too few steps show whether it is always this rank"
+    return {
+        ONE_KERNEL: "its other kernels take as long as theirs: see what this one works on",
+        PARTS: "its GPU is as fast as theirs in"
+        f" {percent(metrics.alike_fraction)} of its matrix products: see what the others work on",
+        CHANGING: "the work changes from step to step: sequences or experts",
+        UNKNOWN: "too few steps show whether it is always this rank",
+    }[cause]
 
 
 def _others_wait_ns(measured: MeasuredRun, rank: int, *, is_one: bool) -> int | None:
@@ -358,5 +373,6 @@ PAGE = {
     "min_errors": f"{rank_work.MIN_STANDARD_ERRORS:.0f}",
     "takes_turns": percent(rank_work.TAKES_TURNS),
     "min_lower_clock": percent(MIN_LOWER_CLOCK),
+    "min_alike": percent(MIN_ALIKE),
     "min_more_work": percent(SAME_BLOCKS - 1),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager, suppress
@@ -395,23 +395,13 @@ def notes_of(run: RunSummary) -> Iterator[tuple[int, str]]:
     if timed:
         slowest = longest([one for _, one in timed])
         yield next((index, one.sentence()) for index, one in timed if one is slowest)
-    yield from _on_one_gpu(run)
+    beside = "run on the same GPU: while it is idle for one, it may work for another"
+    yield from ((index, f"{ranks_text(ranks)} {beside}") for index, ranks in run.on_one_gpu)
     of_hosts = [rank for rank in run.ranks if rank.device is None]
     gaps = [run.reports[rank.report].cpu_rank_gaps[rank.process] for rank in of_hosts]
     numbers = [rank.rank for rank in of_hosts]
     for note in cpu_rank_notes(numbers, gaps, run.how_to_collect):
         yield of_hosts[0].report, note  # once, of all reports
-
-
-def _on_one_gpu(run: RunSummary) -> Iterator[tuple[int, str]]:
-    on_gpu: defaultdict[tuple[int, str], dict[int, int]] = defaultdict(dict)
-    for rank in run.ranks:
-        if rank.gpu_id is not None:
-            on_gpu[rank.report, rank.gpu_id].setdefault(rank.process, rank.rank)
-    for (index, _), rank_of in on_gpu.items():
-        if len(rank_of) > 1:
-            note = f"{ranks_text([*rank_of.values()])} run on the same GPU: while it is idle for"
-            yield index, f"{note} one, it may work for another"
 
 
 def cpu_rank_notes(

@@ -173,6 +173,19 @@ class RunSummary(Record, frozen=True, dict=True):
         return ranks[0] if ranks is not None and len(ranks) == 1 else None
 
     @cached_property
+    def on_one_gpu(self) -> list[tuple[int, list[int]]]:
+        """Reports, with the numbers of their ranks of several processes on one GPU."""
+        on_gpu: defaultdict[tuple[int, str], dict[int, int]] = defaultdict(dict)
+        for rank in self.ranks:
+            if rank.gpu_id is not None:
+                on_gpu[rank.report, rank.gpu_id].setdefault(rank.process, rank.rank)
+        return [
+            (report, [*rank_of.values()])
+            for (report, _), rank_of in on_gpu.items()
+            if len(rank_of) > 1
+        ]
+
+    @cached_property
     def _homes(self) -> dict[int, tuple[int, int, Hashable]]:
         hosts = [
             (number, report if name is None else name)

@@ -15,7 +15,7 @@ from sample_traces.simulator.event_model.program_writer import Host
 from sample_traces.simulator.scenarios.setup import Setup
 from sample_traces.simulator.scenarios.training import WORLD, programs
 from tests.reference.expert_orders import EXPERT_ORDERS
-from tests.support.builders import US, How, TraceBuilder
+from tests.support.builders import ALL_REDUCE, US, How, TraceBuilder
 from tests.support.changes import recorded
 from tests.support.selection import long_after
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES, analysis_of, result_of
@@ -253,6 +253,29 @@ def test_steps_that_become_longer_are_the_verdict(
     half = "longer in the second half" if second_half > 1 else "shorter in the second half"
     assert (half in " ".join(takes.split())) == (second_half != 1)
     assert len(" ".join(said.lines).split()) <= MAX_WORDS
+
+
+def test_of_ranks_whose_steps_become_longer_the_one_that_computes_longer_is_named(
+    tmp_path: Path,
+) -> None:
+    """A clock falls on rank 1; rank 0, whose step takes as long, waits in the all-reduce."""
+    trace, at = TraceBuilder(), 0
+    noise = np.random.default_rng(1)
+    for step in range(40):
+        long = [round(2_000 * US * noise.normal(1, 0.01)) for _ in range(2)]
+        long[1] = long[1] * 13 // 10 if step >= 20 else long[1]
+        end = at + max(long) + 100 * US
+        for rank in range(2):
+            how = How(pid=1000 + rank, device=rank, launch=(at - 9 * US, at - 8 * US))
+            trace.kernel(at, at + long[rank], "gemm(float*)", **how)
+            how["launch"], how["stream"] = (at - 7 * US, at - 6 * US), 20
+            trace.kernel(at + long[rank], end - rank * US, ALL_REDUCE, **how)
+        at = end + 5 * US
+    said = three_lines(result_of(trace.write(tmp_path)))
+    assert said is not None
+    assert said.problem.startswith("Iterations of rank 1 become 2")
+    assert said.problem.endswith("as many kernels run longer.")
+    assert str(said.action).startswith("See whether its clock fell")
 
 
 @pytest.mark.parametrize(

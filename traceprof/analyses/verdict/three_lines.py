@@ -26,6 +26,7 @@ from traceprof.analyses.steps import (
     counted_steps,
     judged_steps,
     mean_ns,
+    slow_for_themselves,
     step_ns,
     step_trend,
 )
@@ -45,7 +46,7 @@ from traceprof.run.completeness import Losses
 from traceprof.run.steady_steps import StepUse
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.trace import KINETO_FORMAT, UNREAD
-from traceprof.units import between, counted, duration, percent
+from traceprof.units import between, counted, duration, percent, ranks_text
 
 MAX_WORDS = 60
 _MIN_ACTION, _MAX_ACTION = 12, 22  # words
@@ -121,7 +122,9 @@ _GAINS_BESIDE = {
     "no-sync": "the host then launches ahead, too",
     "no-data-loading": "copies of batches go, too",
     "equal-kernels": "other ranks wait for them",
+    "alone": "that is only what lies beyond the mean of all ranks",
     "straggler": "other ranks wait for it",
+    "exposed-communication": "kernels beside communication become faster, too",
     "host-sync": "waits while the GPU works go, too",
     "unified-memory": "all time of these kernels counts",
     "few-blocks": "all time of these kernels counts",
@@ -215,13 +218,11 @@ def _rare(headline: Headline, analysis: RunResult) -> ThreeLines | None:
     causes = headline.causes
     is_once = any(advice.startswith(LOOK_AT) for cause in causes[:1] for advice in cause.advice[:1])
     uses = (StepUse.RARE, StepUse.OPENING) if is_once else (StepUse.RARE,)
-    slow = {of_rank.rank: of_rank.steps for of_rank in analysis.measured.slow_steps}
     groups: dict[tuple[int, str, str | None], list[SlowStep]] = defaultdict(list)
     results = {result.rank: result for result in analysis.breakdown}
-    for rank, result in results.items():
-        for step in slow.get(rank, ()):
-            if result.steps[step.index].use in uses:
-                groups[rank, step.cause, step.label].append(step)
+    for rank, step in slow_for_themselves(analysis.measured.slow_steps):
+        if results[rank].steps[step.index].use in uses:
+            groups[rank, step.cause, step.label].append(step)
     if headline.lengths is None or not groups:
         return None
     cost = {key: sum(step.extra_ns for step in steps) for key, steps in groups.items()}
@@ -238,7 +239,8 @@ def _rare(headline: Headline, analysis: RunResult) -> ThreeLines | None:
     took = f"{'takes' if one else 'take'} {duration(extra_ns // len(steps))} more"
     use = results[rank].steps[steps[0].index].use
     why = "where more ran than in usual ones" if use is StepUse.RARE else "and at what came before"
-    look = f"Look at {unit.word} {steps[0].number}, {why}"
+    number = steps[0].number if steps[0].host_number is None else steps[0].host_number
+    look = f"Look at {unit.word} {number}, {why}"
     problem = (
         f"{len(steps)} of {len(judged_steps(results[rank]))} {unit.several}"
         f"{f' of rank {rank}' if len(results) > 1 else ''} {took}{'' if one else ' each'}, {part}"
@@ -251,18 +253,19 @@ def _rare(headline: Headline, analysis: RunResult) -> ThreeLines | None:
 
 def _longer(headline: Headline, analysis: RunResult) -> ThreeLines | None:
     """Return the verdict on steps that become longer; None where something else costs more."""
-    found, causes = step_trend(headline.breakdown), headline.causes
+    causes, step_ns = headline.causes, headline.step_ns
+    result = _rank_that_grows(headline.breakdown, analysis.breakdown)
+    found = step_trend(result)
     if found is None:
         return None
-    step_ns = headline.step_ns
     beyond_ns = step_ns - found.first_ns
     first_ns = expected_ns(causes[0], step_ns) if causes else 0
     if beyond_ns < max(first_ns, _MIN_RARE * step_ns):
         return None
-    unit = headline.breakdown.unit.unit
-    numbers = [step.number for step in counted_steps(headline.breakdown)]
+    unit = result.unit.unit
+    numbers = [step.number for step in counted_steps(result)]
     is_slower = found.part == "compute_ns" and found.runs_as_many
-    of_rank = f" of rank {headline.breakdown.rank}" if len(analysis.breakdown) > 1 else ""
+    of_rank = f" of rank {result.rank}" if len(analysis.breakdown) > 1 else ""
     grows = "as many kernels run longer" if is_slower else f"more {SPOKEN[found.part]}"
     problem = (
         f"{unit.several.capitalize()}{of_rank} become {percent(found.share)} longer:"
@@ -275,6 +278,21 @@ def _longer(headline: Headline, analysis: RunResult) -> ThreeLines | None:
     gain = f"at most {duration(beyond_ns)} of {duration(step_ns)} {unit.one}"
     gain += f" ({percent(beyond_ns / step_ns)})"
     return _fitted(problem, action, gain, _doubts(analysis, headline, None))
+
+
+def _rank_that_grows(
+    longest: BreakdownResult, results: Sequence[BreakdownResult]
+) -> BreakdownResult:
+    """Return the rank whose steps become longer by more than communication, in which others wait.
+
+    That is the one with the longest steps, if none does.
+    """
+    grown = {}
+    for result in results:
+        found = step_trend(result)
+        if found is not None and found.share > 0 and found.part != "exposed_communication_ns":
+            grown[result.rank] = (found.share, result is longest, -result.rank), result
+    return max(grown.values(), key=lambda item: item[0], default=(None, longest))[1]
 
 
 _RARE_ACTIONS = {"checkpoint": SAVE_BESIDE, "evaluation": EVALUATE_ELSEWHERE, "collection": COLLECT}
@@ -419,7 +437,10 @@ def why_more(finding: Finding, per_step_ns: int) -> str | None:
         return None
     gained = saving.high_ns if saving.step_ns is None else saving.step_ns
     is_more = (gained or 0) > _MUCH_MORE * per_step_ns
-    return _GAINS_BESIDE.get(saving.assume or finding.id) if is_more else None
+    why = saving.assume or finding.id
+    if finding.metrics.get("others_wait_ns", 0) is None:
+        why = "alone"
+    return _GAINS_BESIDE.get(why) if is_more else None
 
 
 _SENTENCES = {
@@ -633,5 +654,7 @@ def _doubts(analysis: RunResult, headline: Headline, first: Finding | None) -> I
         yield "waits for other ranks are not known"
     if KINETO_FORMAT in formats and first is not None and cause_of(first) == "launch_bound":
         yield "torch.profiler slows launching"
+    for _, ranks in analysis.run.on_one_gpu:
+        yield f"{ranks_text(ranks)} share a GPU"
     if analysis.failed:
         yield f"{counted(len(analysis.failed), 'report')} left out"
