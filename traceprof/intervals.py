@@ -77,7 +77,7 @@ def union(start_ns: Int64, end_ns: Int64) -> Intervals:
     """Return the union of arbitrary intervals given as two int64[n] arrays, in any order."""
     covering = end_ns > start_ns
     if not covering.all():
-        start_ns, end_ns = start_ns[covering], end_ns[covering]
+        start_ns, end_ns = start_ns.compress(covering), end_ns.compress(covering)
     return joined(start_ns, end_ns, 0)
 
 
@@ -96,7 +96,7 @@ def joined(start_ns: Int64, end_ns: Int64, max_between_ns: int) -> Intervals:
     first = np.empty(len(start_ns) + 1, np.bool_)
     first[0] = first[-1] = True
     np.greater(start_ns[1:], limit, out=first[1:-1])
-    return Intervals(start_ns[first[:-1]], reach[first[1:]])
+    return Intervals(start_ns.compress(first[:-1]), reach.compress(first[1:]))
 
 
 def merge(*sets: Intervals) -> Intervals:
@@ -131,11 +131,11 @@ def subtract(left: Intervals, right: Intervals) -> Intervals:
     first = np.searchsorted(right.start_ns, left.start_ns, "right")
     stop = np.searchsorted(right.end_ns, left.end_ns) + 1
     of_left, gap = pairs(first, stop)
-    start, end = left.start_ns.take(of_left), left.end_ns.take(of_left)
-    behind, before = gap > 0, gap < len(right)
-    start[behind] = np.maximum(start[behind], right.end_ns.take(gap.compress(behind) - 1))
-    end[before] = np.minimum(end[before], right.start_ns.take(gap.compress(before)))
-    return Intervals(start, end)
+    begin, over = np.append(-BEYOND_NS, right.end_ns), np.append(right.start_ns, BEYOND_NS)
+    return Intervals(
+        np.maximum(left.start_ns.take(of_left), begin.take(gap)),
+        np.minimum(left.end_ns.take(of_left), over.take(gap)),
+    )
 
 
 def intersect(left: Intervals, right: Intervals) -> Intervals:

@@ -383,7 +383,7 @@ def assert_agreement(path: Path, window: Window | None = None) -> None:
             span = None if window is None else (window.start_ns, window.end_ns)
             expected = plain.measured(rank, span, {})
             assert result.operations is not None
-            found = result.operations.by_reason().sum(axis=1).tolist()
+            found = result.operations.by_reason.sum(axis=1).tolist()
             assert result.metrics.exposed_ns == expected.exposed_ns == sum(found)
             assert {reason.metric: found[reason] for reason in Reason} == {
                 **expected.reasons, "waiting_ns": 0,
@@ -398,7 +398,7 @@ def assert_waiting_agrees(analysis: Analysis, path: Path) -> None:
         process, device = place[rank]
         assert device is not None
         of_rank = expected[process, device]
-        found = result.operations.by_reason().sum(axis=1).tolist()
+        found = result.operations.by_reason.sum(axis=1).tolist()
         for reason in Reason:
             assert found[reason] == (of_rank.reasons[reason.metric] or 0), reason
         is_known = not isinstance(result.operations.waiting, str)
@@ -482,6 +482,6 @@ def test_generated_exports_have_all_reasons(tmp_path: Path) -> None:
         with ranks_of(generated(seed).write(tmp_path / f"{seed}.sqlite")) as (rank,):
             result = exposed_communication.run(rank, rank.window)
         assert result.operations is not None
-        for reason, ns in zip(Reason, result.operations.by_reason().sum(axis=1), strict=True):
+        for reason, ns in zip(Reason, result.operations.by_reason.sum(axis=1), strict=True):
             total[reason] += int(ns > 0)
     assert all(num >= 3 for reason, num in total.items() if reason is not Reason.WAITING), total

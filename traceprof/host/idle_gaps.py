@@ -231,6 +231,9 @@ def starting_at(rank: Rank, calls: ApiCalls, times: Int64) -> tuple[Int64, Int64
         parts.append(np.stack((gap[rows], launched_by[rows], rows + first)))
         first += len(group)
     gap, call, place = np.concatenate(parts, axis=1)
+    operation[gap], launch[gap] = place, call
+    rivals = np.flatnonzero(np.bincount(gap, minlength=1)[gap] > 1)
+    gap, call, place = gap[rivals], call[rivals], place[rivals]
     stream = rank.operations.streams_of(place)
     keys = stream, calls.packed_thread.at(call), calls.ends(call), calls.start_ns[call], gap
     order = np.lexsort(keys)[::-1]  # of several for one gap, the last is kept

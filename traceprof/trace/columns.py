@@ -12,7 +12,7 @@ import pickle
 import zlib
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,12 @@ _BLOCK_ROWS = 1 << 12
 _MAX_PARTS = 256  # each is small, and takes more than its numbers
 
 
+def _indices(index: Index) -> Int64 | slice:
+    """Rows by their numbers, which take several times as fast as a mask."""
+    is_mask = isinstance(index, np.ndarray) and index.dtype == np.bool_
+    return np.flatnonzero(cast("Mask", index)) if is_mask else cast("Int64 | slice", index)
+
+
 class Rows(Record, frozen=True):
     """Columns of n rows, as many as the first array has.
 
@@ -51,7 +57,7 @@ class Rows(Record, frozen=True):
 
     def chosen(self, rows: Index) -> Self:
         """Return the rows at these indices, int64[m], or where this mask is true, bool[n]."""
-        columns = astuple(self)
+        columns, rows = astuple(self), _indices(rows)
         return type(self)(*(one[rows] if isinstance(one, np.ndarray) else one for one in columns))
 
     @classmethod
@@ -120,10 +126,10 @@ class Column:
 
     def at(self, index: Index) -> Int64:
         """Return the values at these indices, without unpacking the others."""
+        index = _indices(index)
         values = self._kept[index].astype(np.int64, copy=False)
         if self._bases is not None:
             rows = np.arange(len(self))[index] if isinstance(index, slice) else index
-            rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
             values += self._bases.take(rows // _BLOCK_ROWS)
         if self._base:
             values += self._base

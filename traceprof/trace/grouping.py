@@ -13,6 +13,7 @@ import numpy.typing as npt
 from traceprof.intervals import BEYOND_NS, Float64, Int64, Mask
 
 _MAX_BITS = 62
+_MAX_SPREAD = 2  # numbers between the lowest and the highest value, for each value
 
 
 def grouped(*keys: Int64) -> tuple[Int64, Mask]:
@@ -39,8 +40,26 @@ def sorted_in_groups(values: Int64, group: npt.NDArray[np.integer[Any]]) -> Int6
 
 def numbered(values: Int64) -> tuple[Int64, Int64]:
     """Return the distinct values, ascending int64[m], and the index of each, int64[n]."""
-    distinct, which = np.unique(values, return_inverse=True)
-    return distinct, which.reshape(-1)
+    table = _table(values)
+    if table is None:
+        distinct, which = np.unique(values, return_inverse=True)
+        return distinct, which.reshape(-1)
+    distinct, occurs, above = table
+    return distinct, (np.cumsum(occurs) - 1).take(above)
+
+
+def _table(values: npt.NDArray[np.integer[Any]]) -> tuple[Int64, Mask, Int64] | None:
+    """Distinct values; which numbers from the lowest on occur; how far each is above it.
+
+    None where the values are far apart, so that sorting them takes less time.
+    """
+    low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
+    if high - low >= _MAX_SPREAD * values.size:
+        return None
+    above = np.subtract(values, low, dtype=np.int64)
+    occurs = np.zeros(high - low + 1, np.bool_)
+    occurs[above] = True
+    return np.flatnonzero(occurs) + low, occurs, above
 
 
 def numbered_rows(*keys: Int64) -> Int64:
@@ -85,7 +104,8 @@ def are_first(group: Int64, times_ns: Int64) -> Mask:
 
 def distinct_values(values: npt.NDArray[np.integer[Any]]) -> Int64:
     """Return the distinct values of an array of integers, ascending int64[m]."""
-    return np.unique(values).astype(np.int64, copy=False)
+    table = _table(values)
+    return np.unique(values).astype(np.int64, copy=False) if table is None else table[0]
 
 
 def is_in(values: npt.NDArray[np.integer[Any]] | int, among: npt.ArrayLike) -> Mask:

@@ -191,7 +191,7 @@ def refined(
     waiting = result.operations.waiting_by(ranks.waits_of(result.rank), ranks.ranks)
     operations = replace(result.operations, waiting=waiting)
     operations = replace(operations, root=reasons.root_of(operations, ranks, result.rank))
-    usual = operations.usual()
+    usual = operations.usual
     moving = usual[Reason.WAITING + 1 :].sum(axis=0)
     costliest = reasons.costliest(operations.kind, moving)
     transfers = ranks.transfers.get(result.rank, {})
@@ -237,7 +237,7 @@ def _by_metric(
     by_metric["step_cause"] = None
     if operations is None:
         return {**by_metric, Reason.UNKNOWN.metric: exposed_ns}
-    totals = operations.by_reason().sum(axis=1).tolist()
+    totals = operations.by_reason.sum(axis=1).tolist()
     by_metric |= {reason.metric: totals[reason] for reason in Reason}
     if operations.step_cause is not None:
         by_metric["step_cause"] = operations.step_cause.name.lower()

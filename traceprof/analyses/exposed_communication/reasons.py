@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from functools import cached_property
 
 import numpy as np
 
@@ -68,7 +69,7 @@ class LinkRate(Record, frozen=True):
         return self.utilization is not None and self.utilization < link_findings.UNDERUSED
 
 
-class ExposedOperations(Record, frozen=True):
+class ExposedOperations(Record, frozen=True, dict=True):
     """The n operations that are exposed at least in part, by start, and the reasons."""
 
     packed: Packed[Exposure]  # the operations
@@ -96,8 +97,9 @@ class ExposedOperations(Record, frozen=True):
             return Waiting(nothing, nothing - 1)
         return self.waiting.unpacked
 
+    @cached_property
     def by_reason(self) -> Int64:
-        """Return how much of each operation is exposed for each reason, int64[reasons, n]."""
+        """How much of each operation is exposed for each reason, int64[reasons, n]."""
         exposed = self.exposure
         by_reason = np.zeros((len(Reason), len(exposed)), np.int64)
         if not len(exposed):
@@ -127,14 +129,15 @@ class ExposedOperations(Record, frozen=True):
             return np.ones(len(starts), np.bool_)
         return intervals.holder(self.steady.start_ns, self.steady.end_ns, starts) >= 0
 
+    @property
     def usual(self) -> Int64:
-        """Return the same of what steady steps hold, which advice is for, int64[reasons, n]."""
-        return self.by_reason() * self.is_usual
+        """The same of what steady steps hold, which advice is for, int64[reasons, n]."""
+        return self.by_reason * self.is_usual
 
     @property
     def step_cause(self) -> Reason | None:
         """What makes most of it in steady steps, if what makes most of all matters little there."""
-        in_all, in_steps = main_reasons(self.by_reason()), main_reasons(self.usual())
+        in_all, in_steps = main_reasons(self.by_reason), main_reasons(self.usual)
         is_other = in_steps and in_all[0][0] not in dict(in_steps)
         return in_steps[0][0] if is_other else None
 
@@ -305,7 +308,7 @@ def title(
 ) -> str:
     """Return the claim, with the reasons that matter, and the rate where the transfer is one."""
     parts, other, late = [], operations.step_cause, [*late_ranks(operations, True)]
-    for reason, ns in main_reasons(operations.by_reason())[:_NUM_NAMED]:
+    for reason, ns in main_reasons(operations.by_reason)[:_NUM_NAMED]:
         if reason is Reason.LATE_INPUT and not has_compute:
             continue  # earlier or later input would change nothing
         parts.append(f"{duration(ns)} {_SAID[reason].format(_who(late))}")
@@ -313,7 +316,7 @@ def title(
     if other is not None:
         text += f", but most in the mean step {_SAID[other].format('other ranks')}"
     explains = rate is not None and (
-        rate.is_slow or Reason.TRANSFER in dict(main_reasons(operations.usual()))
+        rate.is_slow or Reason.TRANSFER in dict(main_reasons(operations.usual))
     )
     return f"{text}; {said(rate)}" if rate is not None and explains else text
 
@@ -338,7 +341,7 @@ def _who(ranks: list[int]) -> str:
 
 def evidence(operations: ExposedOperations) -> tuple[Evidence, ...]:
     """Return the most exposed operations, and the main reason of each."""
-    exposed, by_reason = operations.exposure, operations.by_reason()
+    exposed, by_reason = operations.exposure, operations.by_reason
     spans = []
     for at in intervals.largest(exposed.exposed_ns, MAX_EVIDENCE).tolist():
         first, stop = exposed.first_piece[at : at + 2].tolist()
@@ -489,7 +492,7 @@ def remedies(
     operations: ExposedOperations, rate: LinkRate | None, *, is_pytorch: bool, has_compute: bool
 ) -> tuple[Remedy, ...]:
     """Return what can be done about the reasons that matter, most promising first."""
-    by_reason = operations.usual()
+    by_reason = operations.usual
     chosen = [Remedy.CHECK_LINK] if rate is not None and rate.is_slow else []
     for reason, _ in main_reasons(by_reason):
         if reason is Reason.LATE_INPUT and not has_compute:
@@ -516,7 +519,7 @@ def advice(
     lines = [remedy.text(operation, who) for remedy in chosen]
     lines += _what_to_record(operations, how_to_collect)
     # What is long where waits are not known may be waiting: then no bytes help.
-    is_long = [reason for reason, _ in main_reasons(operations.usual())[:1]] == [Reason.TRANSFER]
+    is_long = [reason for reason, _ in main_reasons(operations.usual)[:1]] == [Reason.TRANSFER]
     first = {_GIVE_ALL, _NAME_RANKS} if is_long else set()
     return tuple(sorted(lines, key=lambda line: line not in first))
 
@@ -543,7 +546,7 @@ def _of_pytorch(
 
 def _what_to_record(operations: ExposedOperations, how_to_collect: HowToCollect) -> list[str]:
     exposed, texts = operations.exposure, []
-    main = {reason for reason, _ in main_reasons(operations.usual())}
+    main = {reason for reason, _ in main_reasons(operations.usual)}
     if not exposed.is_judged:
         texts.append(_CLOCKS_DISAGREE)
     elif not exposed.has_events and {Reason.UNKNOWN, Reason.LATE_INPUT} & main:

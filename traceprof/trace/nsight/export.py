@@ -443,7 +443,7 @@ class NsightTrace(Capture):
         tables = [(schema.PROFILER_OVERHEAD, schema.SPAN_NAME)]
         return host.read_spans(self._database, tables, threads=None)
 
-    @property
+    @_ReadAgain
     def _calling_threads(self) -> Int64:
         threads = [calls.packed_thread.distinct for calls in self._api_calls.values()]
         return distinct_values(np.concatenate([np.empty(0, np.int64), *threads]))
