@@ -1,4 +1,4 @@
-"""The host's time that goes with calls: of operators around them, or since other launches."""
+"""What waits of the host cost: idle time after them, and host time that goes without them."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 
 from tests.reference import kineto
 from tests.support.builders import TraceBuilder
+from tests.support.claims import END, MS, US, begun, found, late, switched
 from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.selection import long_after
 from tests.support.traces import closed_analysis, ranks_of
@@ -13,7 +14,92 @@ from traceprof.host.host_waits import since_other_launches, synchronizing_calls,
 from traceprof.trace.model.kinds import waits_for_gpu
 
 RECORDINGS = Path(__file__).parents[1] / "gpu" / "recordings"
-US = 1_000
+
+
+def waited(length: int = 515 * US) -> TraceBuilder:
+    """Wait from within the first kernel until 15 us after it; the debt is 15 us less."""
+    return begun().api("cudaDeviceSynchronize", END + 15 * US - length, END + 15 * US)
+
+
+@pytest.mark.parametrize(
+    ("gap", "expected"),
+    [(400, {"sync": 400}), (500, {"sync": 500}), (510, {"sync": 500, "launch_bound": 10})],
+)
+def test_a_wait_takes_run_ahead(gap: int, expected: dict[str, float], tmp_path: Path) -> None:
+    assert found(late(waited(), gap * US), tmp_path) == expected
+
+
+def test_a_debt_reaches_over_gaps(tmp_path: Path) -> None:
+    trace = late(waited(), 300 * US, call=300 * US)
+    first = END + 300 * US + MS
+    trace.kernel(first + 400 * US, first + MS, launch=(first + US, first + 399 * US))
+    assert found(trace, tmp_path) == {"sync": 500, "launch_bound": 200}
+
+
+def test_sleep_setup_and_turnaround_use_up_no_debt(tmp_path: Path) -> None:
+    trace = switched(waited(), (END + 100 * US, 0), (END + 300 * US, 1))
+    trace.api("cudaMalloc", END + 310 * US, END + 360 * US)
+    trace = late(trace, 760 * US, call=10 * US)
+    # the thread runs from 15 us before its launch, and is not silent: 510 us might be taken
+    expected = {"sync": 500, "waiting": 200, "allocation": 50, "launch_bound": 10}
+    assert found(trace, tmp_path) == expected
+
+
+@pytest.mark.parametrize(("stretch", "is_sync"), [(10_000_000, True), (10_000_001, False)])
+def test_long_stretches_are_not_sync(stretch: int, is_sync: bool, tmp_path: Path) -> None:
+    length = 20 * MS + 15 * US
+    trace = begun().kernel(END, 40 * MS, launch=(END - 10 * US, END - 9 * US))
+    trace.api("cudaDeviceSynchronize", 40 * MS + 100 * US - length, 40 * MS + 100 * US)
+    start = 40 * MS + 200 * US + stretch
+    trace.kernel(start, start + MS, launch=(start - 100 * US, start))
+    expected = {"sync": 200 + stretch / US} if is_sync else {"sync": 200, "unknown": stretch / US}
+    assert found(trace, tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("stream", "cause"), [(None, "launch_bound"), (7, "sync"), (9, "launch_bound")]
+)
+def test_a_wait_of_another_thread_counts_on_streams_to_which_it_launches(
+    stream: int | None, cause: str, tmp_path: Path
+) -> None:
+    trace = begun().api("cudaDeviceSynchronize", END - MS, END, tid=1001)
+    if stream is not None:
+        trace.kernel(8 * MS, 9 * MS, stream=stream, tid=1001)
+    assert found(late(trace, 300 * US, call=300 * US), tmp_path) == {cause: 300}
+
+
+@pytest.mark.parametrize(
+    ("api", "pageable", "length", "expected"),
+    [
+        ("cudaMemcpy_v3020", False, 1000, {"sync": 385, "launch_bound": 15}),
+        ("cudaMemcpyAsync_v3020", True, 1000, {"sync": 385, "launch_bound": 15}),
+        ("cudaMemcpyAsync_v3020", False, 1000, {"launch_bound": 400}),
+        ("cudaMemcpyAsync_v3020", True, 20, {"launch_bound": 400}),
+    ],
+)
+def test_blocking_copies(
+    api: str, pageable: bool, length: int, expected: dict[str, float], tmp_path: Path
+) -> None:
+    # 400 us pass from the call to the copy, or all of a short call
+    begin = END - (10 if length == 20 else 390) * US
+    trace = begun().memcpy(
+        END + 10 * US, END + 20 * US, "DtoH", pageable=pageable,
+        launch=(begin, begin + length * US), api=api,
+    )  # fmt: skip
+    start = END + 410 * US
+    trace.kernel(start, start + MS, launch=(END + 20 * US, start))
+    assert found(trace, tmp_path) == expected
+
+
+def test_a_blocking_copy_of_another_device(tmp_path: Path) -> None:
+    trace = begun().memcpy(
+        END + 5 * US, END + 300 * US, "DtoH", device=1, launch=(END, END + 315 * US),
+        api="cudaMemcpy_v3020",
+    )  # fmt: skip
+    assert found(late(trace, 400 * US, call=85 * US), tmp_path) == {
+        "sync": 300,
+        "launch_bound": 100,
+    }
 
 
 def spans(path: Path) -> list[tuple[int, int]]:
