@@ -129,6 +129,13 @@ def launched(trace: TraceBuilder, *, num: int = 40, stalled: int = 20, tid: int 
 
 
 START, STOP = 20 * (20 * US + MS), 20 * (20 * US + MS) + 8 * MS  # the long call
+HALF = START + 4 * MS
+
+
+def queried(trace: TraceBuilder, num: int) -> None:
+    """Call CUDA on another thread, within the long call."""
+    for number in range(num):
+        trace.api("cudaEventQuery", START + number * MS + US, START + number * MS + 2 * US, tid=7)
 
 
 @pytest.mark.parametrize(
@@ -136,14 +143,18 @@ START, STOP = 20 * (20 * US + MS), 20 * (20 * US + MS) + 8 * MS  # the long call
     [
         ("unknown", lambda _: None),
         ("off its core", lambda t: switched(t, (0, 1), (START + MS, 0), (STOP - MS, 1))),
-        ("unknown", lambda t: switched(t, (0, 1), (START + MS, 0), (START + 2 * MS, 1))),
+        ("off its core", lambda t: switched(t, (0, 1), (START, 0), (HALF + 1, 1))),
+        ("unknown", lambda t: switched(t, (0, 1), (START, 0), (HALF, 1))),
         ("blocking call", lambda t: os_call(t, "pthread_mutex_lock", START + MS, STOP - MS)),
         ("unknown", lambda t: os_call(t, "ioctl", START + MS, STOP - MS)),
-        ("unknown", lambda t: os_call(t, "pthread_mutex_lock", START + MS, START + 2 * MS)),
+        ("blocking call", lambda t: os_call(t, "pthread_mutex_lock", START, HALF + 1)),
+        ("unknown", lambda t: os_call(t, "pthread_mutex_lock", START, HALF)),
         ("garbage collection", lambda t: t.nvtx("gc.collect", START + MS, STOP, tid=1001)),
-        ("garbage collection", lambda t: t.nvtx("gc", START + MS, STOP, tid=1001)),
+        ("garbage collection", lambda t: t.nvtx("gc", START, HALF + 1, tid=1001)),
+        ("unknown", lambda t: t.nvtx("gc", START, HALF, tid=1001)),
+        ("one thread", lambda t: queried(t, 5)),
+        ("unknown", lambda t: queried(t, 4)),
         ("whole process", lambda t: launched(t, tid=1001)),
-        ("one thread", lambda t: launched(t, num=60, stalled=60, tid=1001)),
     ],
 )
 def test_what_held_a_thread_up(
@@ -153,9 +164,18 @@ def test_what_held_a_thread_up(
     launched(trace)
     add(trace)
     (finding,) = judged(trace.write(tmp_path))
-    assert finding.metrics["held_up_by"] == reason
-    assert finding.metrics["num_calls"] == (2 if reason == "whole process" else 1)
-    assert finding.metrics["others_wait_ns"] == 0
+    num = 2 if reason == "whole process" else 1
+    expected = {
+        "held_up_by": reason,
+        "num_calls": num,
+        "stalled_ns": num * (8 * MS - 20 * US),
+        "longest_ns": 8 * MS,
+        "idle_ns": 8 * MS - 20 * US,
+        "others_wait_ns": 0,
+        "coverage": 1.0,
+    }
+    assert {name: finding.metrics[name] for name in expected} == expected
+    assert (finding.evidence[0].start_ns, finding.evidence[0].end_ns) == (START, STOP)
     # What would show more is advised where nothing else shows what it was.
     shows = [line for line in finding.advice if "nsys profile" in line]
     is_open = reason in {"unknown", "one thread", "whole process"}

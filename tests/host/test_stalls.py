@@ -7,12 +7,15 @@ A thread makes a call every 10 ms, which takes 5 µs; one takes 5 ms. Nothing el
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.builders import TraceBuilder
 from tests.support.profiler_events import PID, call, event, kernel, write
+from tests.support.selection import known
 from tests.support.traces import ranks_of
+from traceprof.host import stalls
 from traceprof.host.stalls import MIN_PENDING, host_stalls
 
 US, MS = 1_000, 1_000_000
@@ -88,6 +91,45 @@ def test_what_recurs_is_no_stall(tmp_path: Path, num: int, num_stalls: int) -> N
 
 
 @pytest.mark.parametrize(
+    ("places", "num_stalls"),
+    [
+        ([3, 3, 3, 3, 7, 9], 2),
+        ([3, 3, 3, 5, 7, 9], 6),  # not in over half of the steps
+        ([3, 3], 2),  # too few steps
+    ],
+)
+def test_what_is_long_at_the_same_place_of_most_steps_is_no_stall(
+    tmp_path: Path, places: list[int], num_stalls: int
+) -> None:
+    """A step has 30 calls, one of which is long; 30 of others come before the first step."""
+    lengths = [SHORT] * 30 * (len(places) + 1)
+    for step, place in enumerate(places, start=1):
+        lengths[30 * step + place] = LONG
+    builder = calls(QUERY, *lengths)
+    for step in range(1, len(places) + 1):
+        builder.nvtx(f"step {step}", 30 * step * EVERY - US, 30 * (step + 1) * EVERY - 2 * US)
+    assert len(stalled(builder, tmp_path)) == num_stalls
+
+
+def test_calls_of_another_thread_are_not_inside(tmp_path: Path) -> None:
+    builder = launches()
+    for number in range(30):
+        begin = number * EVERY + MS
+        builder.api("cudaGetDevice", begin, begin + 2 * MS, tid=1001)
+    assert stalled(builder, tmp_path) == FOUND
+
+
+def test_of_very_many_calls_some_show_what_is_usual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long one is looked at with all that it holds."""
+    monkeypatch.setattr(stalls, "_MAX_ROWS", 64)
+    monkeypatch.setattr(stalls, "_BLOCK_ROWS", 8)
+    builder = launches(300, place=110).api(QUERY, 110 * EVERY + MS, 110 * EVERY + 2 * MS)
+    assert stalled(builder, tmp_path) == [(110 * EVERY, LONG - SHORT - MS)]
+
+
+@pytest.mark.parametrize(
     ("name", "num_stalls"),
     [
         (QUERY, 1),
@@ -112,6 +154,14 @@ def test_the_first_call_of_its_name_is_none(tmp_path: Path) -> None:
     # The second one is.
     found = stalled(calls(QUERY, SHORT, LONG, *[SHORT] * 7), tmp_path / "second.sqlite")
     assert found == [(EVERY, LONG - SHORT)]
+
+
+@pytest.mark.parametrize(("tid", "found"), [(1000, []), (999, FOUND), (1001, FOUND)])
+def test_what_loads_data_itself_is_none(
+    tmp_path: Path, tid: int, found: list[tuple[int, int]]
+) -> None:
+    builder = launches().nvtx("data loading", AT, AT + LONG, tid=tid)
+    assert stalled(builder, tmp_path) == found
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -185,21 +235,34 @@ def test_calls_that_may_wait_for_their_own_copy(
     assert bool(stalled(builder, tmp_path)) is is_stall
 
 
-def test_stalls_are_named_by_operators_calls_and_what_is_around_silences(tmp_path: Path) -> None:
-    """Operators, and the launches between them; one of each takes 5 ms, and so does one pause."""
+def profiled(busy_us: int = 0) -> list[dict[str, Any]]:
+    """Operators, and the launches between them; one of each takes 5 ms, and so does one pause.
+
+    `busy_us`: how much of that pause another thread is in an operator.
+    """
     events, at = [kernel(1_000_000, 1_000_010, number=1)], 0
     for number in range(30):
         for name in ("aten::mm", "aten::add"):
-            at += 5_000 if (number, name) == (20, "aten::add") else 100
+            if (number, name) == (20, "aten::add"):
+                events.append(event("cpu_op", "aten::mul", at, busy_us, (PID, 2)))
+                at += 4_900
             length = 5_000 if (number, name) == (10, "aten::mm") else 5
+            at += 100
             events.append(event("cpu_op", name, at, length, (PID, 1)))
             at += length
         at += 100
         length = 5_000 if number == 15 else 5
         events.append(call(at, at + length, number=number + 1))
         at += length
-    with ranks_of(write(tmp_path / "t.json", events)) as (rank,):
+    return events
+
+
+@pytest.mark.parametrize(("busy_us", "is_silent"), [(0, True), (500, True), (501, False)])
+def test_stalls_are_named_by_operators_calls_and_what_is_around_silences(
+    tmp_path: Path, busy_us: int, is_silent: bool
+) -> None:
+    with ranks_of(write(tmp_path / "t.json", profiled(busy_us))) as (rank,):
         found = host_stalls(rank)
-    assert sorted(found.names) == [
-        "aten::mm", "between aten::mm and aten::add", "cudaLaunchKernel",
-    ]  # fmt: skip
+        assert {*found.thread.tolist()} == {*known(rank.calls).thread.tolist()}
+    silence = ["between aten::mm and aten::add"] * is_silent
+    assert sorted(found.names) == ["aten::mm", *silence, "cudaLaunchKernel"]

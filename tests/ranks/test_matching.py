@@ -41,6 +41,7 @@ def test_labels_need_no_order() -> None:
     second = cut(1, 5, group="0", sequence=range(5, 30), bytes=8)
     group = one_group(first, second)
     assert (group.name, group.source, group.members) == ("group 0", "labels", (0, 1))
+    assert group.num_ranks == -1  # no label says it
     assert group.place.tolist() == [[5 + index, index] for index in range(15)]
     assert group.is_whole.all()
     assert group.leaves_together.all()

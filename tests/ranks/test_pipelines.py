@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reference import pipelines as reference
-from tests.support.builders import TraceBuilder
+from tests.support.builders import SEND_RECV, TraceBuilder, record, wait
 from tests.support.selection import long_after
 from tests.support.traces import closed_analysis, ranks_of
 from traceprof.analyses import pipeline_bubble
@@ -27,9 +27,10 @@ def test_passes_end_where_messages_are_called(tmp_path: Path) -> None:
         trace.nvtx(f"step {step}", start * US, (start + 800) * US)
     trace.nvtx("forward_step", 1 * US, 40 * US).nvtx("backward_step", 50 * US, 80 * US)
     # Two of the forward, one of the backward, one of neither, one of the next step.
-    kernels = (10, 60, 5), (60, 100, 8), (140, 200, 60), (220, 230, 95), (910, 920, 905)
+    kernels = (10, 60, 5), (60, 100, 8), (140, 200, 60), (190, 230, 95), (910, 920, 905)
     for start, end, called in kernels:
-        trace.kernel(start * US, end * US, launch=(called * US, (called + 1) * US))
+        stream = 8 if called == 95 else 7  # on another one it may begin before the pass before ends
+        trace.kernel(start * US, end * US, launch=(called * US, (called + 1) * US), stream=stream)
     trace.memcpy(132 * US, 139 * US, launch=(62 * US, 63 * US))
     for start, end, called in ((100, 130, 42), (205, 215, 90)):
         launch = called * US, (called + 1) * US
@@ -40,9 +41,9 @@ def test_passes_end_where_messages_are_called(tmp_path: Path) -> None:
         found = passes.rank_passes(rank, rank.window)
     times = {
         "launched_ns": [5, 60, 95, 905],
-        "start_ns": [10, 140, 220, 910],
+        "start_ns": [10, 140, 200, 910],
         "end_ns": [100, 200, 230, 920],
-        "compute_ns": [90, 60, 10, 10],
+        "compute_ns": [90, 60, 40, 10],
         "copying_ns": [0, 7, 0, 0],  # but to other GPUs
         "called_ns": [42, 90],
         "copy_called_ns": [42, 90],
@@ -51,8 +52,19 @@ def test_passes_end_where_messages_are_called(tmp_path: Path) -> None:
     }
     assert {name: (getattr(found, name) // US).tolist() for name in times} == times
     assert found.kind.tolist() == [passes.FORWARD, passes.BACKWARD, passes.OTHER, passes.OTHER]
-    assert (found.step.tolist(), found.stream.tolist()) == ([0, 0, 0, 1], [7] * 4)
+    assert (found.step.tolist(), found.stream.tolist()) == ([0, 0, 0, 1], [7, 7, 8, 7])
     assert (found.input_ns.tolist(), found.copy_to.tolist()) == ([-1, -1], [1, 1])
+
+
+def test_what_a_message_waited_for_is_its_input_alone(tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel(10 * US, 60 * US, launch=(1 * US, 2 * US))
+    wait(record(trace, 1, 7, 3 * US), 1, 20, 4 * US)
+    for called, stream in ((5, 20), (7, 20), (9, 21)):
+        start, launch = (60 + called) * US, (called * US, (called + 1) * US)
+        trace.kernel(start, start + US, SEND_RECV, launch=launch, stream=stream)
+    with ranks_of(trace.write(tmp_path)) as (rank,):
+        found = passes.rank_passes(rank, rank.window)
+    assert found.input_ns.tolist() == [60 * US, -1, -1]
 
 
 def between(source: int, destination: int, producer: Any, consumer: Any) -> PairMessages:
@@ -167,11 +179,13 @@ def test_stages_follow_from_whose_forward_comes_first(
 
 
 @pytest.mark.parametrize("num_stages", long_after(2, [2, 4, 8]))
-@pytest.mark.parametrize("order", ORDERS)
-def test_every_pass_is_there_once(order: str, num_stages: int) -> None:
+@pytest.mark.parametrize(
+    ("order", "num_chunks"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 3)]
+)
+def test_every_pass_is_there_once(order: str, num_chunks: int, num_stages: int) -> None:
+    how = {"num_chunks": num_chunks} if num_chunks > 1 else {}
     for stage in range(num_stages):
-        passes = ORDERS[order](stage, num_stages, 2 * num_stages)
-        num_chunks = 2 if order == "interleaved" else 1
+        passes = ORDERS[order](stage, num_stages, 2 * num_stages, **how)
         assert len(passes) == len(set(passes)) == 4 * num_stages * num_chunks
         seen = set()
         for one in passes:  # a backward comes after its forward

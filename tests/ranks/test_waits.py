@@ -174,18 +174,26 @@ def test_who_sent_before_it_was_asked_for_did_not_wait() -> None:
     assert not wait_matrix([waits], 2).any()
 
 
-def test_ranks_of_two_communicators_are_split_by_when_they_leave() -> None:
-    rng = np.random.default_rng(8)
-    start = np.cumsum(rng.integers(5 * MS, 15 * MS, 20))
-    other = start + rng.integers(-2 * MS, 2 * MS, 20)
+@pytest.mark.parametrize(
+    ("apart_ns", "how", "expected"),
+    [
+        (MS // 2, {}, [(0, 1, 2, 3)]),  # half of the time that they stay
+        (MS // 2 + 1, {}, [(0, 2), (1, 3)]),
+        (MS // 2 + 1, {"group": "0", "sequence": range(20)}, [(0, 1, 2, 3)]),  # they are told
+    ],
+)
+def test_ranks_of_two_communicators_are_split_by_when_they_leave(
+    apart_ns: int, how: dict[str, Any], expected: list[tuple[int, ...]]
+) -> None:
+    start = np.cumsum(np.random.default_rng(8).integers(5 * MS, 15 * MS, 20))
     ranks = [
-        arrivals(rank, times.tolist(), (times + MS).tolist(), report=0)
-        for rank, times in enumerate((start, other, start, other))
+        arrivals(rank, times.tolist(), (times + MS).tolist(), report=0, **how)
+        for rank, times in enumerate((start, start + apart_ns, start, start + apart_ns))
     ]
     groups, _ = match(ranks, [0] * 4, [0, 1, 2, 3], [0] * 4)
     clocks = seeded([session("a")])
     split = [part for group in groups for part in split_by_leaving(group, ranks, clocks)]
-    assert sorted(tuple(sorted(group.members)) for group in split) == [(0, 2), (1, 3)]
+    assert sorted(tuple(sorted(group.members)) for group in split) == expected
 
 
 def test_the_rate_is_that_of_the_transfer() -> None:

@@ -205,9 +205,9 @@ def _accesses(
 
     `is_unlaunched`: whether no call launched what starts at the end of the gap.
     """
-    copies, launched_by = rank.operations.copies, rank.launched_by[_COPIES]
+    copies = rank.operations.copies
     moved = np.flatnonzero(copies.kind == CopyKind.UNIFIED_DEVICE_TO_HOST)
-    moved = moved[(launched_by[moved] < 0) & (copies.packed_length.at(moved) > 0)]
+    moved = moved[copies.packed_length.at(moved) > 0]
     gap = np.flatnonzero(is_unlaunched & is_in(times, copies.start_ns[moved]))
     call = _last_before(calls, times[gap])
     gap, call = gap[call >= 0], call[call >= 0]

@@ -92,9 +92,7 @@ def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
         here = np.flatnonzero(of_thread.take(call) & (call >= 0))
         place = intervals.holder(begin, stop, rank.calls.start_ns.take(call.take(here)))
         here, inner = here.compress(place >= 0), span.take(place.compress(place >= 0))
-        for of, values in enumerate(inherited):
-            if values.max(initial=-1) >= 0:
-                around[of, here] = values.take(inner)
+        around[:, here] = [values.take(inner) for values in inherited]
         if has_joins:
             joining.append((here, joins.take(inner)))
     is_backward = _join(around, joining, forward)

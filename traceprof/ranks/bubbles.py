@@ -256,17 +256,14 @@ def bubbles_of(
     if not walk.is_possible:
         return None
     equal = _equal(stages, pipeline, own)
-    levels = [
-        walk.starts(equal, moves=False),
-        walk.starts(own, moves=False),
-        walk.starts(own, moves=True),
+    starts = [
+        walk.starts(took, moves=moves)
+        for took, moves in ((equal, False), (own, False), (own, True))
     ]
+    ends = [start + took for start, took in zip(starts, (equal, own, own), strict=True)]
     shifts = _shifts(pipeline, ranks)
     begin = min(int(start[0]) + first for (start, _), (first, _) in zip(spans, shifts, strict=True))
     finish = max(int(end[-1]) + last for (_, end), (_, last) in zip(spans, shifts, strict=True))
-    finishes = [
-        int((starts + took).max()) for starts, took in zip(levels, (equal, own, own), strict=True)
-    ]
     waits = np.zeros(int(limits[-1]), np.bool_)
     waits[meetings.outputs[:, 1]] = True
     gaps = []
@@ -279,12 +276,11 @@ def bubbles_of(
         lengths = gap_end - gap_start - np.append(stages[place].copying_ns, 0)
         lengths -= intervals.covered_within(busy, gap_start, gap_end)
         lengths = np.where(np.append(waits[chosen], True), np.maximum(lengths, 0), 0)
-        expected = []
-        for starts, took, last in zip(levels, (equal, own, own), finishes, strict=True):
-            until: Int64 = np.append(starts[chosen], last)
-            since: Int64 = np.append(0, starts[chosen] + took[chosen])
-            expected.append(until - since)
-        parts, of_rank = _parts(expected, lengths), arrivals[member]
+        expected = [
+            np.append(start[chosen], end.max()) - np.append(0, end[chosen])
+            for start, end in zip(starts, ends, strict=True)
+        ]
+        of_rank = arrivals[member]
         sent = intervals.union(
             *(
                 ranks.clocks.to_run(of_rank.report, times[~of_rank.is_mpi])
@@ -300,10 +296,10 @@ def bubbles_of(
                 stages[place].step,
                 gap_start,
                 gap_end,
-                parts,
+                _parts(expected, lengths),
                 int(np.minimum(intervals.covered_within(sent, gap_start, gap_end), lengths).sum()),
-                levels[0][chosen],
-                levels[0][chosen] + equal[chosen],
+                starts[0][chosen],
+                ends[0][chosen],
                 sum(shifts[place]) // 2,
             )
         )

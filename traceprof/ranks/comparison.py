@@ -273,14 +273,11 @@ def compare_ranks(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparis
         [run.run_numbers[arrival.report] for arrival in arrivals],
     )
     clocks = measured(seeds, arrivals, groups)
-    certain = [
-        part
+    checked = [
+        waits_of(part, arrivals, clocks)
         for group in groups
-        for part in (
-            split_by_leaving(group, arrivals, clocks) if group.source == "order" else [group]
-        )
+        for part in split_by_leaving(group, arrivals, clocks)
     ]
-    checked = [waits_of(group, arrivals, clocks) for group in certain]
     waits = [result for result in checked if isinstance(result, GroupWaits)]
     unmatched += [result for result in checked if isinstance(result, Unmatched)]
     others = [wait for wait in waits if not wait.group.is_mpi]

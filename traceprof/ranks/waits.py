@@ -100,11 +100,12 @@ class GroupWaits(Record, frozen=True):
 def split_by_leaving(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> list[Group]:
     """Split a group that was matched by order alone into members that leave together.
 
-    Two communicators may have the same number of operations of the same sizes. Members of one
-    communicator leave within the uncertainty of the clocks, or within a fraction of the duration.
+    Any other group is left as it is. Two communicators may have the same number of operations of
+    the same sizes. Members of one communicator leave within the uncertainty of the clocks, or
+    within a fraction of the duration.
     """
     whole = group.chosen(group.is_whole & group.leaves_together)
-    if len(whole) == 0:
+    if group.source != "order" or len(whole) == 0:
         return [group]
     members = [arrivals[member] for member in group.members]
     end = whole.times([clocks.to_run(member.report, member.end_ns) for member in members])
