@@ -83,7 +83,7 @@ def outcome(pair: Pair, seed: int, path: Path, *, has_events: bool = True) -> Ou
 # is always held to the truth; the others with `make verify`.
 _OFTEN = {
     "queue-filled", "sleeping-loader", "buckets-of-100", "stalled: one rank",
-    "full-precision-matmul",
+    "full-precision-matmul", "pipeline-sends",
 }  # fmt: skip
 
 

@@ -13,15 +13,9 @@ from sample_traces.simulator.event_model.engine import Result
 from sample_traces.simulator.event_model.gpu import Latencies
 from sample_traces.simulator.event_model.program_writer import Host, Rates
 from sample_traces.simulator.scenarios import idle as planted
-from sample_traces.simulator.scenarios.pipelines import Plan, pipeline
+from sample_traces.simulator.scenarios.pipelines import SENDS, Plan, pipeline, sending
 from sample_traces.simulator.scenarios.ranks import NUM_RANKS, STRAGGLERS, training
 from sample_traces.simulator.scenarios.setup import Setup
-from sample_traces.simulator.scenarios.stages import (
-    NUM_MICRO_BATCHES,
-    NUM_STAGES,
-    Send,
-    nccl_pipeline,
-)
 from sample_traces.simulator.scenarios.training import WORLD, programs, reduce_beside
 from tests.support.changes import (
     each_on_its_own_stream,
@@ -36,7 +30,6 @@ from tests.support.changes import (
     without_stalls,
 )
 from tests.support.planted import all_ranks, few_cores
-from traceprof.ranks.pipelines import one_forward_one_backward
 
 Build = Callable[[np.random.Generator], Setup]
 
@@ -176,19 +169,6 @@ def staged(order: str, work: Sequence[float], rng: np.random.Generator) -> Setup
     return pipeline(rng, Plan(order, len(work), 2 * len(work), tuple(work), num_steps=8))
 
 
-def sent_as_computed(rng: np.random.Generator) -> Setup:
-    """The pipeline with every stage's sends in the order in which they are ready."""
-    orders = {
-        stage: [
-            Send(pass_.is_forward, pass_.micro_batch)
-            for pass_ in one_forward_one_backward(stage, NUM_STAGES, NUM_MICRO_BATCHES)
-            if stage != (NUM_STAGES - 1 if pass_.is_forward else 0)
-        ]
-        for stage in range(NUM_STAGES)
-    }
-    return nccl_pipeline(rng, orders)
-
-
 @dataclass(frozen=True)
 class Pair:
     """A program, a change of it, and what is assumed."""
@@ -278,7 +258,8 @@ PAIRS = (
         )
         for before, after in ((25, 100), (25, 72), (25, 10), (25, 300), (100, 25))
     ),
-    Pair("pipeline-sends", "send-order=ready-first", None, nccl_pipeline, sent_as_computed),
+    Pair("pipeline-sends", "send-order=ready-first", None, partial(sending, plan=SENDS),
+         partial(sending, plan=replace(SENDS, is_gradient_first=False))),
     *(
         Pair(
             f"{len(work)}-stages-{order}", "link=2x", twice_as_fast,

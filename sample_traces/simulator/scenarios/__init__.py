@@ -12,15 +12,7 @@ from sample_traces.simulator.event_model import answers
 from sample_traces.simulator.event_model.records import Records
 from sample_traces.simulator.machine import Machine
 from sample_traces.simulator.nsight_writer import PRODUCTS, NsightWriter
-from sample_traces.simulator.scenarios import (
-    copies,
-    counters,
-    idle,
-    pipelines,
-    ranks,
-    stages,
-    training,
-)
+from sample_traces.simulator.scenarios import copies, counters, idle, pipelines, ranks, training
 from sample_traces.simulator.scenarios.setup import Scenario
 from sample_traces.simulator.truth import write_truth
 
@@ -29,7 +21,7 @@ SCHEMA_VERSIONS = tuple(PRODUCTS)
 
 SCENARIOS: dict[str, Scenario] = {
     name: scenario
-    for module in (training, stages, pipelines, idle, copies, counters, ranks)
+    for module in (training, pipelines, idle, copies, counters, ranks)
     for name, scenario in module.SCENARIOS.items()
 }
 """All scenarios; each module of this folder ends with its own."""

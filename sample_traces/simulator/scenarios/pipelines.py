@@ -7,9 +7,9 @@ that gap; the rest is lateness.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 from msgspec import structs
@@ -20,6 +20,7 @@ from sample_traces.simulator.event_model.answers import Ranks
 from sample_traces.simulator.event_model.engine import Result
 from sample_traces.simulator.event_model.program_writer import COMPUTE, COPY, EvenHost, Host, Rates
 from sample_traces.simulator.kernels import Kernel
+from sample_traces.simulator.machine import HOST_TABLES
 from sample_traces.simulator.scenarios.setup import Finding, Scenario, Setup, finding
 from traceprof.ranks.pipelines import ORDERS, Pass
 
@@ -42,6 +43,9 @@ class Plan:
     num_steps: int = 4  # how often it is repeated
     late_ns: int = 0  # how long the first stage waits for data before each step
     is_copying: bool = False  # stages are GPUs of one process that copy, without NCCL
+    # all sends of a stage are on one stream: gradients overtake activations that were ready first
+    has_one_stream: bool = False
+    is_gradient_first: bool = True  # whether they do overtake; else sends come as they are ready
     # receives are posted as soon as the one before is over, else when the stage has computed what
     # comes before
     is_prefetching: bool = False
@@ -66,6 +70,17 @@ class Plan:
         """Return the stage and the pass that need the result of a pass; None if none does."""
         return self._beside(stage, pass_, 1 if pass_.is_forward else -1)
 
+    def sends_in_order(self, stage: int) -> list[Pass]:
+        """Return the passes of a stage whose results are sent, in the order of the only stream."""
+        sends: list[Pass] = []
+        passes = self.passes(stage)
+        for before, pass_ in zip([None, *passes], passes, strict=False):
+            if self.destination(stage, pass_) is not None:
+                overtakes = not pass_.is_forward and before is not None and before.is_forward
+                overtakes &= self.is_gradient_first and stage < self.num_stages - 1
+                sends.insert(len(sends) - overtakes, pass_)
+        return sends
+
     def _beside(self, stage: int, pass_: Pass, distance: int) -> tuple[int, Pass] | None:
         part = pass_.chunk * self.num_stages + stage + distance
         if not 0 <= part < self.num_stages * self.num_chunks:
@@ -86,8 +101,8 @@ def pipeline(rng: np.random.Generator, plan: Plan) -> Setup:
     seed = int(rng.integers(1 << 32))
 
     def build(changed: Plan) -> Setup:
-        make = _copying if plan.is_copying else _sending
-        return make(changed, np.random.default_rng(seed))
+        make = copying if plan.is_copying else sending
+        return make(np.random.default_rng(seed), changed)
 
     def truth(ranks: Ranks) -> list[Finding]:
         mean = sum(plan.work) / len(plan.work) if plan.work else 1.0
@@ -174,35 +189,47 @@ def _spans(plan: Plan, result: Result, stage: int) -> list[tuple[int, int, bool]
 # -- programs -------------------------------------------------------------------------------------
 
 
-def _sending(plan: Plan, rng: np.random.Generator) -> Setup:
-    """Return a pipeline with a process for each stage, which send by NCCL."""
+def sending(rng: np.random.Generator, plan: Plan) -> Setup:
+    """Return a pipeline with a process for each stage, which send by NCCL; without its truth."""
     hosts = tuple(_host(plan, stage, rng) for stage in range(plan.num_stages))
     for stage, host in enumerate(hosts):
-        receives = host.stream(_RECEIVES)
         for step in range(plan.num_steps):
             if stage == 0:
                 _load(host, plan)
             with host.step(step):
-                for pass_ in plan.passes(stage):
-                    _send_and_receive(host, plan, stage, pass_, receives)
+                _stage(host, plan, stage)
                 with host.range("optimizer step"):
                     host.operator(host.compute, "aten::_fused_adamw_", _OPTIMIZER)
                 host.synchronize(host.compute)
     return Setup(hosts, lambda _: [])
 
 
-def _send_and_receive(host: Host, plan: Plan, stage: int, pass_: Pass, receives: Stream) -> None:
-    source, destination = plan.source(stage, pass_), plan.destination(stage, pass_)
-    if source is not None:
-        way = _way(source[0], stage, pass_)
-        after = None if plan.is_prefetching else host.compute
-        host.send_recv("recv", source[0], way, receives, plan.num_bytes, after=after)
-        host.follow(host.compute, receives)
-    _compute(host, host.compute, plan, stage, pass_)
-    if destination is not None:
+def _stage(host: Host, plan: Plan, stage: int) -> None:
+    receives = host.stream(_RECEIVES)
+    left = plan.sends_in_order(stage) if plan.has_one_stream else []
+    ready: dict[Pass, Event] = {}
+
+    def send(pass_: Pass, stream: Stream, after: Stream | None = None) -> None:
+        destination = plan.destination(stage, pass_)
+        assert destination is not None
         way = _way(stage, destination[0], pass_)
-        sends = host.stream(_SENDS[pass_.is_forward])
-        host.send_recv("send", destination[0], way, sends, plan.num_bytes, after=host.compute)
+        host.send_recv("send", destination[0], way, stream, plan.num_bytes, after=after)
+
+    for pass_ in plan.passes(stage):
+        source = plan.source(stage, pass_)
+        if source is not None:
+            way = _way(source[0], stage, pass_)
+            after = None if plan.is_prefetching else host.compute
+            host.send_recv("recv", source[0], way, receives, plan.num_bytes, after=after)
+            host.follow(host.compute, receives)
+        _compute(host, host.compute, plan, stage, pass_)
+        if pass_ in left:
+            ready[pass_] = host.record(host.compute)
+        elif plan.destination(stage, pass_) is not None:
+            send(pass_, host.stream(_SENDS[pass_.is_forward]), after=host.compute)
+        while left and left[0] in ready:
+            host.wait(host.stream(_SENDS[0]), ready[left[0]])
+            send(left.pop(0), host.stream(_SENDS[0]))
 
 
 def _way(source: int, destination: int, pass_: Pass) -> Communicator:
@@ -212,8 +239,11 @@ def _way(source: int, destination: int, pass_: Pass) -> Communicator:
     return Communicator(number, f"pp{source}{destination}{'bf'[pass_.is_forward]}", (low, high))
 
 
-def _copying(plan: Plan, rng: np.random.Generator) -> Setup:
-    """Return a pipeline on the GPUs of one process, with a copy engine for each peer."""
+def copying(rng: np.random.Generator, plan: Plan) -> Setup:
+    """Return a pipeline on the GPUs of one process, with a copy engine for each peer.
+
+    Copies need no receiver, and none waits for another one. The truth is left out.
+    """
     host = _host(plan, 0, rng)
     compute = [Stream(0, stage, COMPUTE + 8 * stage) for stage in range(plan.num_stages)]
     for step in range(plan.num_steps):
@@ -269,14 +299,27 @@ def _compute(host: Host, stream: Stream, plan: Plan, stage: int, pass_: Pass) ->
         host.operator(stream, operator, *plan.kernels(stage, pass_))
 
 
-def scenario(plan: Plan) -> Callable[[np.random.Generator], Setup]:
-    return lambda rng: pipeline(rng, plan)
-
+SENDS = Plan("1f1b", 4, 4, num_steps=3, has_one_stream=True)
+"""Activations wait behind gradients for another rank, which are not ready yet."""
+COPIES = Plan("1f1b", 4, 4, num_steps=3, is_copying=True)
+_BUBBLE = Plan("1f1b", 3, 4, (1.0, 1.3, 1.0), num_steps=2, late_ns=3_000_000)
 
 SCENARIOS = {
+    "pipeline-sends": Scenario(
+        "A pipeline of four ranks whose sends wait behind those to another rank.",
+        partial(sending, plan=SENDS),
+        silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "small-collectives"),
+        host_tables=HOST_TABLES,
+    ),
+    "pipeline-copies": Scenario(
+        "The same pipeline in one process, whose copies wait for nothing.",
+        partial(copying, plan=COPIES),
+        silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "nccl-serialization"),
+        host_tables=HOST_TABLES,
+    ),
     "pipeline-bubble": Scenario(
         "Three stages, one of them slower; the first waits for data in each step.",
-        scenario(Plan("1f1b", 3, 4, (1.0, 1.3, 1.0), num_steps=2, late_ns=3_000_000)),
+        partial(pipeline, plan=_BUBBLE),
         silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "small-collectives"),
-    )
+    ),
 }

@@ -478,6 +478,48 @@ def waiting(rng: np.random.Generator) -> Setup:
     return _training(rng, step, "needed_at_once_ns")
 
 
+_PIPELINE_STREAM = 24
+_THREE = Communicator(0x5EED_0000_0000_0010, "0", (0, 1, 2))
+_TO_PEER = {
+    peer: Communicator(0x5EED_0000_0000_0010 + peer, f"pp0{peer}", (0, peer)) for peer in (1, 2)
+}
+_ACTIVATIONS_BYTES = 256 << 20
+_BUCKET_BYTES = 64 << 20
+
+
+def nccl_serialization(rng: np.random.Generator) -> Setup:
+    """Return a run whose first rank sends to two others on one stream.
+
+    The sends are on communicators of two ranks each and could run at the same time; the second
+    waits behind the first, and so does its receiver. The two gradient buckets wait on
+    one communicator, whose order is NCCL's own.
+    """
+
+    def step(host: Host) -> None:
+        pipeline = host.stream(_PIPELINE_STREAM)
+        with host.range("forward"):
+            host.operator(host.compute, "aten::linear", *kernels.FORWARD)
+            if host.process == 0:
+                for peer, pair in _TO_PEER.items():
+                    size = _ACTIVATIONS_BYTES
+                    host.send_recv("send", peer, pair, pipeline, size, after=host.compute)
+            else:
+                pair = _TO_PEER[host.process]
+                host.send_recv("recv", 0, pair, pipeline, _ACTIVATIONS_BYTES)
+            host.follow(host.compute, pipeline)
+        with host.range("backward"):
+            host.operator(host.compute, "aten::mm", *kernels.FORWARD)
+            for _ in range(2):
+                host.collective("all_reduce", _THREE, host.nccl, _BUCKET_BYTES, after=host.compute)
+            host.operator(host.compute, "aten::mm", *kernels.FORWARD * 2)
+            host.follow(host.compute, host.nccl)
+        optimize(host)
+        host.synchronize(host.compute)
+
+    findings = partial(of_each_rank, "nccl-serialization", answers.nccl_serialization)
+    return Setup(programs(rng, 8, step, processes=_THREE.processes), findings)
+
+
 _OTHERS_OF_EXPOSED = ("launch-queue-stall", "overlap-slowdown", "pageable-copy")
 
 SCENARIOS = {
@@ -485,6 +527,11 @@ SCENARIOS = {
         "Two ranks of DDP that lose time to communication, copies, and a full queue.",
         training,
         host_tables=HOST_TABLES - {schema.SAMPLES},
+    ),
+    "nccl-serialization": Scenario(
+        "Sends to two peers wait behind each other on one stream.",
+        nccl_serialization,
+        silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "small-collectives"),
     ),
     "healthy": Scenario(
         "No problem: everything is hidden, the GPU is always busy.", healthy, only=()
