@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import astuple, replace
 
 import traceprof
-from sample_traces.simulator import SCENARIOS, kernels, simulate_scenario
+from sample_traces.simulator import SCENARIOS, kernels
 from sample_traces.simulator.event_model.actions import Stream
 from sample_traces.simulator.event_model.program_writer import COMPUTE, Host
 from sample_traces.simulator.machine import MPI_POINT_TO_POINT
@@ -24,19 +24,16 @@ from tests.support.changes import recorded, step_ns, without_launching
 from tests.support.databases import change, query
 from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.selection import known, long_after, rows_long_after
-from tests.support.traces import SAMPLE, SAMPLE_FOLDER
+from tests.support.traces import SAMPLE
 from traceprof.analyses.steps import phases
 from traceprof.analysis import Options, analyze
 from traceprof.errors import UsageError
 from traceprof.host.host_waits import OWN_WAIT_NS
 from traceprof.replay.assumptions.assumption import parse
-from traceprof.replay.graph.longest_path import solve
-from traceprof.replay.graph.process_graph import in_segments
 from traceprof.replay.graph.run_graph import measured_steps, replayed_steps, run_graph
 from traceprof.replay.graph.weights import Reading, Variant
 from traceprof.replay.results import Answer
 from traceprof.replay.whatif import answers_to, whatif
-from traceprof.run.opening import Rank
 
 _MS = 1_000_000
 
@@ -128,21 +125,6 @@ def test_a_gpu_that_is_late_by_a_constant_is_replayed(traces: Path) -> None:
     assert known(asked.answers[0].change_ns) < 0
 
 
-def test_a_slowdown_goes_once_and_in_any_order() -> None:
-    """Without communication nothing is slowed down by it; half a kernel loses half as much."""
-    report = SAMPLE_FOLDER / "overlap-slowdown.sqlite"
-    gone, kernels = "no-overlap-slowdown", "kernel:.=0.5x"
-    assume = [
-        "communication=0", f"communication=0+{gone}", f"{gone}+{kernels}", f"{kernels}+{gone}",
-    ]  # fmt: skip
-    answers = whatif(report, assume=assume).whatif.answers
-    alone, both, first, last = (one.change_ns for one in answers[:4])
-    assert alone is not None
-    assert alone < 0
-    assert both == alone
-    assert first == last
-
-
 @pytest.mark.long
 def test_communication_beside_copies_is_no_loss(traces: Path) -> None:
     """What no compute hides runs beside copies here: all that goes is that it slows kernels down.
@@ -191,13 +173,6 @@ def test_what_mpi_sends_is_waited_for(traces: Path) -> None:
 def test_mistakes_are_told(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message.replace("(", r"\(")):
         parse(text)
-
-
-def test_a_pattern_that_matches_no_kernel_is_refused_with_the_nearest_names() -> None:
-    (only,) = whatif(SAMPLE, assume=["kernel:cunn_sfotmax=0.5x"]).whatif.answers
-    assert not only.is_bound
-    assert only.step_ns is None
-    assert "matches no kernel; the nearest names are at::native::cunn_Soft" in (only.refused or "")
 
 
 @pytest.mark.parametrize("step", long_after(1, [2**80, -1, 99]))
@@ -258,53 +233,6 @@ def test_what_a_real_change_left_is_waited_for(traces: Path) -> None:
     assert -100 * _MS < (most.change_ns or 0) <= gained_most
     assert -100 < (of_kernels.change_ns or 0) / _MS < -80
     assert after.answers[0].change_ns == pytest.approx(0, abs=_MS)
-
-
-def test_a_wait_is_kept_only_where_mpi_is_called_next(tmp_path: Path) -> None:
-    """Of a solver's waits those for its halo stay."""
-    path = tmp_path / "run.sqlite"
-    simulate_scenario("mpi-wait", path, seed=0)
-    with closing(analyze(path)) as analysis:
-        variants = [Variant(), Variant(parse("no-sync").change)]
-        graph = run_graph(analysis, variants, keeps_processes=True)
-        waits = [kept.process.host_waits for kept in graph.kept]
-        steps, *_ = replayed_steps(graph)
-    assert sum(int(one.is_needed.sum()) for one in waits) == 2 * 20
-    (before, after), *_ = steps.tolist()
-    assert before - after < 0.01 * before
-
-
-@pytest.mark.long
-def test_kernels_follow_each_other_as_they_did_when_waits_were_taken_out(
-    traces: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The waits went, and one kernel was compiled anew (50 registers for 39): 68 to 110 us."""
-    # Every operation gets a node of its own, so that its time can be asked.
-    monkeypatch.setattr(
-        "traceprof.replay.graph.process_part.in_segments",
-        lambda process, stalls, _, *rest: in_segments(
-            process, stalls, np.arange(len(process.work)), *rest
-        ),
-    )
-    options = Options(savings=False)
-    new_time = parse("no-kernel-sync + kernel:semi_discrete=1.619x")
-    with closing(analyze(traces / "pairs/v100_mpas_0_noasync.sqlite", options=options)) as analysis:
-        graph = run_graph(analysis, [Variant(new_time.change)], keeps_processes=True)
-        process, rank = graph.kept[0].process, analysis.run.ranks[0]
-        rows = process.work.rows_of_kernels(0, rank)[of_vertical(rank)]
-        times = solve(graph.plan, graph.weights)[process.start_node(rows), 0]
-        said = float(np.median(np.diff(np.sort(times))))
-    with closing(analyze(traces / "pairs/v100_mpas_1_async.sqlite", options=options)) as analysis:
-        rank = analysis.run.ranks[0]
-        came = np.sort(rank.operations.kernels.start_ns[of_vertical(rank)])
-    assert len(came) == len(rows) == 462
-    assert said == pytest.approx(float(np.median(np.diff(came))), rel=0.01)
-
-
-def of_vertical(rank: Rank) -> np.ndarray:
-    """Return the kernels of one name of the vertical direction, where nothing is copied."""
-    ids = [key for key, name in rank.kernel_names.items() if "compute_tendencies_z_410" in name]
-    return np.flatnonzero(rank.operations.kernels.are_named(ids))
 
 
 @pytest.mark.long

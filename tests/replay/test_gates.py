@@ -107,23 +107,6 @@ def test_what_an_export_lacks_is_noticed_or_in_the_interval(program: str, tmp_pa
     assert [case for case in found if not case.holds] == []
 
 
-@pytest.mark.parametrize("is_damaged", [False, True], ids=["recorded", "synchronize calls"])
-def test_a_program_that_never_waits_but_begins_when_the_gpu_ends_is_refused(
-    is_damaged: bool, tmp_path: Path
-) -> None:
-    """Five steps are too few to see by times alone that a silence follows the work before it."""
-    setup = SCENARIOS["link-counters"].build(np.random.default_rng(1))
-    path = recorded(setup, tmp_path / "run.sqlite")
-    if is_damaged:
-        copy = tmp_path / "less.sqlite"
-        assert damaged(path, copy, "synchronize calls") == 10
-        path = copy
-    assert fired(path) == (["hidden-host-waits"] if is_damaged else [])
-    answers = [one for one in asked(path).answers if one.assume == "no-data-loading"]
-    assert all((one.refused is not None) == is_damaged for one in answers)
-    assert answers
-
-
 @pytest.mark.long
 def test_of_simulated_programs_nearly_all_are_noticed(tmp_path: Path) -> None:
     found: list[Case] = []

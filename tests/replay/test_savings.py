@@ -21,7 +21,7 @@ from tests.reference.unfused import BY_MEMORY, is_list
 from tests.support.builders import TraceBuilder
 from tests.support.changes import damaged, step_ns, with_late_gpu
 from tests.support.selection import known, long_after, rows_long_after
-from tests.support.traces import SAMPLE, SAMPLE_FOLDER, analysis_of, result_of
+from tests.support.traces import SAMPLE, SAMPLE_FOLDER, analysis_of
 from traceprof import whatif
 from traceprof.analyses import breakdown
 from traceprof.analyses.explanations import explanation
@@ -101,27 +101,6 @@ def test_a_finding_saves_what_the_simulator_gives_without_it(scenario: str, tmp_
     assert gain <= known(saving.high_ns) == pytest.approx(gain, rel=0.05)
 
 
-def test_nothing_counts_twice(tmp_path: Path) -> None:
-    """The GPU idles because the host stalls: both findings are gone with the stalls."""
-    result = of_scenario("host-stall", tmp_path, 0)
-    savings, headline = savings_of(result), known(result.headline)
-    assert savings.possible_step_ns is not None
-    assert {"gpu-idle", "host-stall"} <= {finding.id for finding in result.findings}
-    assert saving_of(result, "gpu-idle").assume == "no-host-stall"
-    assert [gain.finding for gain in savings.gains].count("host-stall") == 1
-    assert "gpu-idle" not in [gain.finding for gain in savings.gains]
-    left = headline.step_ns
-    for gain in savings.gains:
-        assert gain.gain_ns > 0
-        left -= gain.gain_ns
-        assert gain.step_ns == pytest.approx(left, abs=len(savings.gains))
-    assert savings.possible_step_ns == savings.gains[-1].step_ns
-    assert savings.possible_high_ns is not None
-    assert known(savings.possible_low_ns) <= savings.possible_step_ns <= savings.possible_high_ns
-    assert savings.possible_high_ns <= headline.step_ns
-    assert [gate.name for gate in replay_of(result).gates if not gate.holds] == ["records"]
-
-
 def test_nothing_is_promised_that_may_not_come(tmp_path: Path) -> None:
     """Here communication may need the one before it: no communicator is recorded."""
     machine = PROGRAMS["serialized-unlabelled"].run(0)
@@ -147,24 +126,6 @@ def test_nothing_is_promised_whose_interval_begins_below_the_least_gain(
     between = (low_ns + gain.gain_ns) / 2 / headline.step_ns
     monkeypatch.setattr("traceprof.replay.savings.MIN_SHARE", between)
     assert savings_of(analyze_reports([tmp_path / "run.sqlite"])).gains == ()
-
-
-def test_what_costs_nothing_saves_nothing(tmp_path: Path) -> None:
-    """Buckets wait in the order of their own communicator, whose links they share."""
-    result = of_scenario("exposed-queued", tmp_path, 0)
-    assert saving_of(result, "nccl-serialization").high_ns == 0
-    assert savings_of(result).gains == ()
-    assert result.findings[0].id == "exposed-communication"
-
-
-def test_bounds_count_for_nothing() -> None:
-    result = result_of(SAMPLE)
-    bounds = {
-        finding.id: saving for finding, saving in by_finding(result) if saving.basis is Basis.BOUND
-    }
-    assert bounds
-    assert all(saving.step_ns is saving.low_ns is None for saving in bounds.values())
-    assert {gain.finding for gain in savings_of(result).gains}.isdisjoint(bounds)
 
 
 def _by_memory_ns(rank: Rank) -> int:

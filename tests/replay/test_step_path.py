@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import astuple
 
-from sample_traces.simulator import simulate_scenario
 from tests.support.selection import known
 from tests.support.traces import GPU_SAMPLES, SAMPLE
 from traceprof.analysis import Analysis, Options, analyze
@@ -80,29 +79,6 @@ def test_the_path_of_all_steps_has_the_parts_that_a_walk_along_it_finds() -> Non
         assert found == (spent["compute"], spent["communication"], spent["copy"])
         # Within a segment, who waited for a launch and who for the one before is not told apart.
         assert rank.host_ns + rank.delay_ns == pytest.approx(spent["host"] + spent["delay"], abs=9)
-
-
-def test_it_names_what_ran(tmp_path: Path) -> None:
-    """Each part of a kernel is one that the rank ran at that time."""
-    with closing(analyze(SAMPLE, options=_NO_REPLAY)) as analysis:
-        path = check(analysis, 4)
-        ranks = {rank.rank: rank for rank in analysis.run.ranks}
-        kinds = {part.kind for part in path.parts}
-        assert {"compute", "communication", "delay"} <= kinds
-        for part in path.parts:
-            if part.kind != "compute":
-                continue
-            kernels = ranks[part.rank].operations.kernels
-            row = (kernels.start_ns == part.start_ns) & (kernels.stream == part.stream)
-            assert row.any()
-
-
-def test_a_host_that_waits_is_on_it(tmp_path: Path) -> None:
-    simulate_scenario("host-sync", tmp_path / "run.sqlite", seed=0)
-    with closing(analyze(tmp_path / "run.sqlite", options=_NO_REPLAY)) as analysis:
-        path = check(analysis, 3)
-        assert any(part.kind == "host" for part in path.parts)
-        assert any(part.name.startswith("return from cuda") for part in path.parts)
 
 
 @pytest.mark.long

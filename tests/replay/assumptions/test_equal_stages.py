@@ -12,8 +12,7 @@ from sample_traces.simulator.scenarios.pipelines import Plan, pipeline
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.support.changes import recorded, step_ns
 from tests.support.selection import known, long_after, rows_long_after
-from tests.support.traces import SAMPLE_FOLDER, closed_analysis, result_of
-from traceprof.analyses import breakdown
+from tests.support.traces import SAMPLE_FOLDER, closed_analysis
 from traceprof.analyses.pipeline_bubble import ID
 from traceprof.analysis import Options, analyze_reports
 from traceprof.findings import Basis
@@ -107,15 +106,6 @@ def test_a_finding_and_whatif_say_the_same(plan: Plan, share: bool, tmp_path: Pa
     assert f"without {percent(part / whole)} of it {at_most}" in shown
 
 
-def test_all_stages_say_that_no_replay_removes_their_bubbles() -> None:
-    """Of one stage unequal stages make a tenth of its bubble, of all together less."""
-    result = result_of(SAMPLE_FOLDER / "pipeline-bubble.sqlite")
-    savings = [finding.saving for finding in result.findings if finding.id == ID]
-    assert len(savings) == 3
-    why = {None if saving is None else saving.why for saving in savings}
-    assert why == {"no replay can remove it: the limit is all time that it involves"}
-
-
 def test_without_ranges_forwards_are_not_known(tmp_path: Path) -> None:
     setup = pipeline(np.random.default_rng(0), replace(_MORE, num_steps=3, is_labelled=False))
     path = recorded(setup, tmp_path / "run.sqlite")
@@ -130,12 +120,6 @@ def test_without_ranges_forwards_are_not_known(tmp_path: Path) -> None:
     assert (
         "on some stage it is unknown which kernels belong to a forward and which to a backward"
     ) in (saving.why or "")
-
-
-def test_other_runs_have_no_stages() -> None:
-    said = answer(SAMPLE_FOLDER / "ddp.sqlite")
-    assert said.refused == "no ranks are known to be the stages of a pipeline"
-    assert said.how_to_collect is None
 
 
 def test_no_replay_is_combined_with_a_model_of_passes(tmp_path: Path) -> None:
@@ -186,22 +170,6 @@ def test_it_agrees_with_the_replay(name: str) -> None:
     assert abs(known.off) < 0.01
     assert known.equal_ns - known.step_ns == pytest.approx(replayed.change_ns, rel=0.05)
     assert equal_step(closed_analysis(path).measured, "equal-stages") is None
-
-
-def test_it_answers_where_the_replay_refuses() -> None:
-    path = SAMPLE_FOLDER / "uneven-experts.sqlite"
-    (reply,) = traceprof.whatif(path, assume=["equal-kernels"]).whatif.answers
-    assert "model of passes" in reply.note
-    analysis = closed_analysis(path, savings=True)
-    results = analysis.of(breakdown)
-    computed_ns = sum(of_rank.judged.compute_ns for of_rank in results) / len(results)
-    mean_ns = computed_ns / len(results[0].steps)
-    assert mean_ns < (reply.step_ns or 0) < 1.05 * mean_ns  # and what collectives themselves take
-    (finding,) = (one for one in analysis.findings if one.id == "uneven-kernels")
-    assert finding.saving is not None
-    assert finding.saving.assume == "equal-kernels"
-    assert finding.saving.high_ns == -(reply.change_ns or 0)
-    assert "model of passes" in (finding.saving.why or "")
 
 
 def test_it_says_nothing_where_its_own_run_is_another(monkeypatch: pytest.MonkeyPatch) -> None:

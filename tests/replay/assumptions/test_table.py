@@ -7,17 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.reference.gpu_machine import Steps, Thread
-from tests.reference.gpu_programs import (
-    ATTENTION,
-    COMPUTE,
-    GELU,
-    GEMM,
-    NCCL,
-    PROGRAMS,
-    Program,
-    ranks,
-)
 from tests.support.commands import run
 from tests.support.traces import SAMPLE_FOLDER, analysis_of
 from traceprof.analyses.gpu_idle import BY_CAUSE, FASTEST_LAUNCHES
@@ -81,42 +70,6 @@ def test_conditions_are_listed_once() -> None:
     with analysis_of(SAMPLE_FOLDER / "host-sync.sqlite") as analysis:
         assert both.condition(analysis) == "; ".join(parts)
     assert both.is_bound
-
-
-_ELSEWHERE = (
-    "kernels that were never alone at their place are assumed to lose as much as their like"
-)
-_UNKNOWN = (
-    "kernels whose like never ran alone are assumed to lose all their time beside communication"
-)
-
-
-def covered(thread: Thread, _: int) -> Steps:
-    """A reduction covers a kernel of its own name, and others that are alone elsewhere."""
-    compute, nccl = thread.device.stream(COMPUTE), thread.device.stream(NCCL)
-    yield from thread.launch(compute, *[GEMM, GELU] * 4)
-    yield from thread.follow(nccl, compute, 100)
-    yield from thread.collective(nccl, "0", 2, 900_000)
-    yield from thread.launch(compute, ATTENTION)
-    yield from thread.follow(compute, nccl, 200)
-
-
-@pytest.mark.parametrize(
-    ("program", "condition"),
-    [
-        (PROGRAMS["sometimes-slowed"], ""),
-        (PROGRAMS["accumulating"], _ELSEWHERE),
-        (Program(ranks(covered, 2), ""), _UNKNOWN),
-    ],
-    ids=["all-known", "elsewhere", "unknown"],
-)
-def test_only_kernels_of_the_run_are_conditions(
-    program: Program, condition: str, tmp_path: Path
-) -> None:
-    report = program.run(0).write(tmp_path / "run.sqlite")
-    with analysis_of(report) as analysis:
-        assert parse("communication=0").condition(analysis) == condition
-        assert parse("no-overlap-slowdown").condition(analysis) == condition
 
 
 @pytest.mark.parametrize(

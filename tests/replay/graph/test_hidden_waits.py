@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import traceprof
 from sample_traces.simulator import kernels
-from sample_traces.simulator.event_model.program_writer import SIDE, Host
+from sample_traces.simulator.event_model.program_writer import Host
 from sample_traces.simulator.scenarios.setup import Setup
 from tests.reference.gpu_machine import MS, US
 from tests.reference.gpu_programs import PROGRAMS
@@ -118,20 +118,6 @@ def test_a_silence_in_most_of_which_another_thread_makes_calls_is_no_wait(
     assert (facts.hidden_host_ns == 0) == others_call
 
 
-def test_waits_between_streams_that_are_gone_are_seen(tmp_path: Path) -> None:
-    def in_turns(host: Host, rng: np.random.Generator) -> None:
-        side = host.stream(SIDE)
-        host.follow(side, host.compute)
-        host.launch(side, *[kernels.UP] * int(rng.integers(2, 9)))
-        host.follow(host.compute, side)
-
-    path = recorded(program(10, in_turns), tmp_path / "run.sqlite")
-    assert observed(path)[1].hidden_stream_ns == 0
-    damaged(path, tmp_path / "damaged.sqlite", "stream waits and event records")
-    _, facts = observed(tmp_path / "damaged.sqlite")
-    assert facts.hidden_stream_ns > 0.5 * facts.span_ns
-
-
 def test_halves_follow_thue_and_morse() -> None:
     limits = np.arange(9) * 10
     is_steady = np.ones(8, np.bool_)
@@ -167,22 +153,6 @@ def test_what_is_no_delay_belongs_to_its_step(tmp_path: Path) -> None:
     )
     assert held.unexplained_ns[0] == 10_000_000
     assert held.unexplained_ns[1:].max() <= latencies.unexplained_ns[1:].max()
-
-
-_ASKED = ("kernel:gemm=0.5x", "no-sync", "no-data-loading", "link=2x")
-
-
-@pytest.mark.parametrize("program", ["two-threads-slow", "loader-stages-slow"])
-def test_answers_are_limits_and_without_waits_for_the_thread(program: str, tmp_path: Path) -> None:
-    """The training waits for events of the batches; or that thread waits for its copies itself."""
-    run = PROGRAMS[program].run(0).write(tmp_path / "run.sqlite")
-    quicker, unsynced, loaded, linked, _ = traceprof.whatif(run, assume=_ASKED).whatif.answers
-    for one in (quicker, unsynced, loaded):
-        assert one.refused is None
-        assert one.is_bound
-        assert "room in its queue" in one.note
-    assert (quicker.change_ns or 0) < (loaded.change_ns or 0) <= 0
-    assert linked.change_ns == 0  # nothing communicates
 
 
 @pytest.mark.parametrize("kept", [1.0, 0.5])

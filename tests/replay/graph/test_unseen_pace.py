@@ -55,11 +55,6 @@ def as_system_calls(name: str) -> Callable[[Machine], None]:
     return change
 
 
-@pytest.mark.parametrize("name", ["worker-slow", "loader-unmarked-slow"])
-def test_threads_that_others_wake_may_be_paced(name: str, tmp_path: Path) -> None:
-    assert share(PROGRAMS[name].run(0), tmp_path) > 0.2
-
-
 @pytest.mark.parametrize(
     "name", long_after(2, ["loader-steady", "loader-stages-slow", "two-threads-slow"])
 )
