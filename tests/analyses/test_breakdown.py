@@ -1,5 +1,6 @@
 """Where the time went in small exports whose answers can be counted by hand, and in real ones."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,13 @@ from tests.support.builders import TraceBuilder
 from tests.support.changes import on_one_clock
 from tests.support.claims import analyzed, assert_agreement, assert_agrees, measured_in
 from tests.support.databases import change
+from tests.support.kept_claims import Kept
 from tests.support.selection import few_and_many, for_examples
 from tests.support.traces import closed_analysis, ranks_of
 from traceprof import labels
 from traceprof.analyses.breakdown import Measures
 from traceprof.analysis import FINDING_IDS
 from traceprof.errors import UsageError
-from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.steady_steps import StepUse, steady_steps
 
 
@@ -247,44 +248,31 @@ def test_generated_exports_agree_with_the_reference(
     for_examples(num_examples, check, exports(), TIME_RANGE)
 
 
-def judged(path: Path, *ids: str) -> tuple[tuple[Finding, ...], tuple[NotApplicable, ...]]:
-    analysis = closed_analysis(path, only=ids)
-    return analysis.findings, analysis.not_applicable
+def exposed_once() -> TraceBuilder:
+    return TraceBuilder().kernel(0, 600).kernel(500, 800, NCCL, stream=20).kernel(800, 1000)
 
 
-def test_exposed_communication_says_where_and_how_much(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 600).kernel(500, 800, NCCL, stream=20).kernel(800, 1000)
-    ((finding,), missing) = judged(builder.write(tmp_path), "exposed-communication")
-    assert not missing
-    assert (finding.id, finding.severity) == ("exposed-communication", Severity.MEDIUM)
-    assert (finding.impact_ns, finding.impact_fraction) == (200, 0.2)
-    assert finding.metrics["exposed_ns"] == 200
-    assert finding.metrics["fraction"] == pytest.approx(200 / 300)
-    assert finding.metrics["overlap_efficiency"] == pytest.approx(100 / 300)
-    (evidence,) = finding.evidence
-    assert (evidence.start_ns, evidence.end_ns) == (600, 800)
-    assert evidence.label.startswith("AllReduce: 200 ns of 200 ns ")
-
-
-def test_the_five_longest_stretches_are_shown(tmp_path: Path) -> None:
+def ten_gaps() -> TraceBuilder:
     builder = TraceBuilder()
     for index in range(10):
         builder.kernel(100 * index, 100 * index + 90 - index)
-    (idle,) = judged(builder.write(tmp_path), "gpu-idle")[0]
-    lengths = [seen.end_ns - seen.start_ns for seen in idle.evidence]
-    assert lengths == [18, 17, 16, 15, 14]
+    return builder
 
 
-def test_just_below_the_threshold_nothing_is_said(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 9901).kernel(10_000, 20_000, NCCL).write(tmp_path)
-    found, _ = judged(path, "exposed-communication", "gpu-idle")
-    assert [claim.id for claim in found] == ["exposed-communication"]
+def just_below_the_threshold() -> TraceBuilder:
+    return TraceBuilder().kernel(0, 9901).kernel(10_000, 20_000, NCCL)
+
+
+@pytest.mark.parametrize("program", [exposed_once, ten_gaps, just_below_the_threshold])
+def test_parts_that_cost(program: Callable[[], TraceBuilder], tmp_path: Path, kept: Kept) -> None:
+    path = program().write(tmp_path)
+    kept(closed_analysis(path, only=["exposed-communication", "gpu-idle"]).findings)
 
 
 def test_an_export_without_gpu_work_is_said_to_be_unjudged(tmp_path: Path) -> None:
-    findings, missing = judged(TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path))
-    assert findings == ()
-    assert {gap.id for gap in missing} == set(FINDING_IDS)
+    analysis = closed_analysis(TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path))
+    assert analysis.findings == ()
+    assert {gap.id for gap in analysis.not_applicable} == set(FINDING_IDS)
 
 
 def test_users_can_name_their_own_communication_kernels(tmp_path: Path) -> None:

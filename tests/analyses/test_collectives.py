@@ -38,109 +38,80 @@ def result(
     return found
 
 
-@pytest.mark.parametrize(
-    ("operation", "kernel", "algbw", "busbw"),
-    [
-        ("all_reduce", ALL_REDUCE, 1.0, 1.75),
-        ("all_gather_into_tensor", ALL_GATHER, 8.0, 7.0),  # sizes are one rank's
-        ("reduce_scatter_tensor", SCATTER, 8.0, 7.0),
-        ("broadcast", "ncclDevKernel_Broadcast_RING_LL()", 1.0, 1.0),
-        ("send dst=1", SEND_RECV, 1.0, 1.0),
-    ],
-)
-def test_rates_are_nccl_tests(
-    tmp_path: Path, operation: str, kernel: str, algbw: float, busbw: float
-) -> None:
+def labelled(kernel: str, text: str) -> TraceBuilder:
     builder = prepare(TraceBuilder(), schemas=())
-    label(builder, f"{operation} bytes=1000 group=0 desc=dp size=8 seq=1", 0, 10)
-    (use,) = result(builder.kernel(1000, 2000, kernel, launch=(3, 5)), tmp_path).uses
-    assert (use.communicator, use.description) == ("group 0", "dp")
-    assert (use.bytes, use.total_ns) == (1000, 1000)
-    assert use.algbw_gb_per_s == pytest.approx(algbw)
-    assert use.busbw_gb_per_s == pytest.approx(busbw)
+    label(builder, f"{text} seq=1", 0, 10)
+    return builder.kernel(1000, 2000, kernel, launch=(3, 5))
 
 
-@pytest.mark.parametrize(
-    ("calls", "peer"),
-    [
-        (("send dst=3", "recv src=3"), 3),
-        (("send dst=3", "send dst=2"), None),
-        (("send dst=3", "send"), None),
-        (("all_reduce",), None),
-    ],
-)
-def test_the_only_peer(tmp_path: Path, calls: tuple[str, ...], peer: int | None) -> None:
+def exchanging(*calls: str) -> TraceBuilder:
+    """Launch a kernel in each of these calls."""
     builder = prepare(TraceBuilder(), schemas=())
     for index, name in enumerate(calls):
         label(builder, f"{name} bytes=8 group=0 size=4 seq={index}", 100 * index, 100 * index + 10)
-        kernel = ALL_REDUCE if name == "all_reduce" else SEND_RECV
-        launch = (100 * index + 3, 100 * index + 5)
-        builder.kernel(1000 + 100 * index, 1050 + 100 * index, kernel, launch=launch)
-    (use,) = result(builder, tmp_path).uses
-    assert use.peer == peer
+        start, launch = 1000 + 100 * index, (100 * index + 3, 100 * index + 5)
+        builder.kernel(start, start + 50, SEND_RECV, launch=launch)
+    return builder
 
 
-@pytest.mark.parametrize(
-    ("block", "calls", "kernel", "num_bytes"),
-    [
-        ("coalesced", ("all_reduce", "all_reduce"), ALL_REDUCE, 16),
-        ("batch_isend_irecv", ("isend dst=1", "irecv src=1"), SEND_RECV, 8),  # of one direction
-    ],
-)
-def test_a_block_stands_for_its_calls(
-    tmp_path: Path, block: str, calls: tuple[str, str], kernel: str, num_bytes: int
-) -> None:
-    # The block launches what was called in it when it ends.
+def in_a_block(block: str, kernel: str, *calls: str) -> TraceBuilder:
+    """The block launches what was called in it when it ends."""
     builder = prepare(TraceBuilder(), schemas=())
     label(builder, f"{block} group=7 rank=0 size=4", 0, 100)
     for seq, name in enumerate(calls):
         start = 10 + 20 * seq
         label(builder, f"{name} bytes=8 group=7 size=4 seq={seq}", start, start + 10)
-    (use,) = result(builder.kernel(500, 600, kernel, launch=(90, 95)), tmp_path).uses
-    assert (use.communicator, use.bytes) == ("group 7", num_bytes)
+    return builder.kernel(500, 600, kernel, launch=(90, 95))
 
 
-def test_a_call_of_unknown_kind_fits_any_kernel(tmp_path: Path) -> None:
-    builder = prepare(TraceBuilder(), schemas=())
-    label(builder, "permute bytes=8 group=0 size=4 seq=0", 0, 10)
-    (use,) = result(builder.kernel(500, 600, SCATTER, launch=(3, 5)), tmp_path).uses
-    assert (use.operation, use.communicator, use.bytes) == ("ReduceScatter", "group 0", 8)
-
-
-def test_rates_need_sizes_and_ranks(tmp_path: Path) -> None:
+def without_ranks() -> TraceBuilder:
+    """Rates need sizes, and the number of ranks."""
     builder = prepare(TraceBuilder())
     call(builder, "ncclAllReduce", 0, 10, 7, 1000)
     builder.kernel(1000, 2000, ALL_REDUCE, launch=(3, 5))
-    builder.kernel(2000, 2500, SCATTER)
-    reduce, scatter = result(builder, tmp_path).uses
-    assert (reduce.algbw_gb_per_s, reduce.busbw_gb_per_s) == (1.0, None)
-    assert (scatter.bytes, scatter.algbw_gb_per_s, scatter.communicator) == (None, None, None)
+    return builder.kernel(2000, 2500, SCATTER)
 
 
-def test_an_operation_of_unknown_size_takes_no_part_in_the_rate(tmp_path: Path) -> None:
+def of_unknown_size() -> TraceBuilder:
+    """One of two: it takes no part in the rate."""
     builder = prepare(TraceBuilder(), schemas=(904,))
     call(builder, "ncclAllReduce", 0, 10, 1000, 2, schema=904)
-    builder.kernel(1000, 2000, ALL_REDUCE, launch=(3, 5)).kernel(3000, 9000, ALL_REDUCE)
-    (use,) = result(builder, tmp_path).uses
-    assert (use.count, use.bytes, use.algbw_gb_per_s) == (2, None, 1.0)
+    return builder.kernel(1000, 2000, ALL_REDUCE, launch=(3, 5)).kernel(3000, 9000, ALL_REDUCE)
 
 
-def test_rows_by_operation_and_communicator(tmp_path: Path) -> None:
+def of_two_communicators() -> TraceBuilder:
     builder = prepare(TraceBuilder())
     for index, communicator in enumerate((7, 8, 7)):
         call(builder, "ncclAllReduce", 10 * index, 10 * index + 9, communicator, 100)
         start = 1000 * (index + 1)
         builder.kernel(start, start + 400, ALL_REDUCE, launch=(10 * index + 3, 10 * index + 4))
-    builder.kernel(9000, 9900, SEND_RECV)
-    rows = [
-        (use.operation, use.communicator, use.count, use.bytes)
-        for use in result(builder, tmp_path).uses
-    ]
-    assert rows == [
-        ("SendRecv", None, 1, None),
-        ("AllReduce", f"0x{7:016x}", 2, 200),
-        ("AllReduce", f"0x{8:016x}", 1, 100),
-    ]
+    return builder.kernel(9000, 9900, SEND_RECV)
+
+
+OF_EIGHT = "bytes=1000 group=0 desc=dp size=8"
+PROGRAMS = {
+    # Rates are as in nccl-tests; sizes of all-gathers and reduce-scatters are one rank's.
+    "all-reduce": labelled(ALL_REDUCE, f"all_reduce {OF_EIGHT}"),
+    "all-gather": labelled(ALL_GATHER, f"all_gather_into_tensor {OF_EIGHT}"),
+    "reduce-scatter": labelled(SCATTER, f"reduce_scatter_tensor {OF_EIGHT}"),
+    "broadcast": labelled("ncclDevKernel_Broadcast_RING_LL()", f"broadcast {OF_EIGHT}"),
+    "send": labelled(SEND_RECV, f"send dst=1 {OF_EIGHT}"),
+    "a call of unknown kind fits any kernel": labelled(SCATTER, "permute bytes=8 group=0 size=4"),
+    "one peer": exchanging("send dst=3", "recv src=3"),
+    "two peers": exchanging("send dst=3", "send dst=2"),
+    "a peer that is not known": exchanging("send dst=3", "send"),
+    "a block": in_a_block("coalesced", ALL_REDUCE, "all_reduce", "all_reduce"),
+    # The bytes are those of one direction.
+    "both directions": in_a_block("batch_isend_irecv", SEND_RECV, "isend dst=1", "irecv src=1"),
+    "without ranks": without_ranks(),
+    "of unknown size": of_unknown_size(),
+    "of two communicators": of_two_communicators(),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
+    kept(result(PROGRAMS[name], tmp_path).uses)
 
 
 def test_a_window_counts_what_starts_in_it(tmp_path: Path) -> None:

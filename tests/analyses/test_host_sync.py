@@ -41,84 +41,11 @@ def two_kernels(begin: int = 150) -> TraceBuilder:
     return TraceBuilder().kernel(0, 100, launch=(0, 5)).kernel(200, 300, launch=(begin, begin + 5))
 
 
-@pytest.mark.parametrize(
-    ("builder", "num_syncs"),
-    [
-        # Outside steps.
-        (
-            two_kernels()
-            .nvtx("step 0", 0, 10)
-            .nvtx("step 1", 140, 500)
-            .api("cudaDeviceSynchronize_v3020", 20, 105),
-            0,
-        ),
-        # On a thread that launches nothing.
-        (two_kernels().api("cudaEventSynchronize_v3020", 20, 105, tid=77), 0),
-        # Between a copy and the next wait something is launched.
-        (
-            two_kernels(begin=120)
-            .memcpy(100, 110, "DtoH", pageable=True, launch=(10, 112))
-            .api("cudaStreamSynchronize_v3020", 126, 290),
-            2,
-        ),
-        # Two waits in a row are no read.
-        (
-            two_kernels()
-            .api("cudaStreamSynchronize_v3020", 20, 105)
-            .api("cudaStreamSynchronize_v3020", 106, 107),
-            2,
-        ),
-    ],
-)
-def test_waits_that_count(tmp_path: Path, builder: TraceBuilder, num_syncs: int) -> None:
-    (result,) = judged(builder.write(tmp_path))
-    assert (result.metrics.num_syncs, result.metrics.api is None) == (num_syncs, num_syncs == 0)
-    assert bool(host_sync.findings(result)) == (result.idle_ns > 0)
-
-
 def one_wait(name: str = "cudaDeviceSynchronize_v3020") -> TraceBuilder:
     """Wait once; after it the GPU idles for 100 us, of which the wait makes all."""
     builder = TraceBuilder().kernel(0, 100 * US, launch=(0, 5 * US))
     builder.kernel(200 * US, 300 * US, launch=(150 * US, 195 * US))
     return builder.api(name, 20 * US, 140 * US)
-
-
-def test_a_call_and_the_drivers_call_in_it_count_once(tmp_path: Path) -> None:
-    (once,) = judged(one_wait().write(tmp_path / "once.sqlite"))
-    builder = one_wait().api("cuCtxSynchronize", 21 * US, 139 * US)
-    (twice,) = judged(builder.write(tmp_path / "twice.sqlite"))
-    assert (once.metrics.num_syncs, once.metrics.blocked_ns, once.idle_ns) == (
-        1,
-        120 * US,
-        100 * US,
-    )
-    assert twice == once
-    (evidence,) = twice.evidence
-    assert (evidence.start_ns, evidence.end_ns) == (20 * US, 140 * US)
-    assert evidence.label.startswith("cudaDeviceSynchronize: the GPU then idles for 100 µs")
-
-
-def test_a_read_with_the_drivers_calls_counts_once(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 100, launch=(0, 5))
-    builder.memcpy(100, 110, "DtoH", pageable=True, launch=(10, 112))
-    builder.api("cuMemcpyDtoHAsync_v2", 11, 111)
-    builder.api("cudaStreamSynchronize_v3020", 113, 120).api("cuStreamSynchronize", 114, 119)
-    builder.kernel(160, 300, launch=(130, 135))
-    (result,) = judged(builder.write(tmp_path))
-    assert (result.metrics.num_syncs, result.metrics.blocked_ns) == (1, 102 + 7)
-
-
-def test_waiting_for_a_busy_gpu_is_silent(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 1000, launch=(0, 5)).kernel(1000, 9000, launch=(6, 9))
-    builder.api("cudaStreamSynchronize_v3020", 10, 8000)
-    (result,) = judged(builder.write(tmp_path))
-    assert (result.metrics.num_syncs, result.metrics.blocked_ns, result.idle_ns) == (1, 7990, 0)
-    assert host_sync.findings(result) == []
-
-
-def test_allocating_is_another_cause(tmp_path: Path) -> None:
-    (result,) = judged(one_wait("cudaFree_v3020").write(tmp_path))
-    assert (result.metrics.num_syncs, result.idle_ns) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -193,6 +120,50 @@ def after_the_last_operation() -> TraceBuilder:
     return one_wait().api("cudaDeviceSynchronize_v3020", 300 * US, 305 * US)
 
 
+def outside_steps() -> TraceBuilder:
+    builder = two_kernels().nvtx("step 0", 0, 10).nvtx("step 1", 140, 500)
+    return builder.api("cudaDeviceSynchronize_v3020", 20, 105)
+
+
+def on_a_thread_that_launches_nothing() -> TraceBuilder:
+    return two_kernels().api("cudaEventSynchronize_v3020", 20, 105, tid=77)
+
+
+def a_copy_then_a_launch_then_a_wait() -> TraceBuilder:
+    builder = two_kernels(begin=120)
+    builder.memcpy(100, 110, "DtoH", pageable=True, launch=(10, 112))
+    return builder.api("cudaStreamSynchronize_v3020", 126, 290)
+
+
+def two_waits_are_no_read() -> TraceBuilder:
+    builder = two_kernels().api("cudaStreamSynchronize_v3020", 20, 105)
+    return builder.api("cudaStreamSynchronize_v3020", 106, 107)
+
+
+def a_wait_with_the_drivers_call() -> TraceBuilder:
+    """It counts once, as `one_wait`."""
+    return one_wait().api("cuCtxSynchronize", 21 * US, 139 * US)
+
+
+def a_read_with_the_drivers_calls() -> TraceBuilder:
+    """It counts once, for 102 + 7 ns."""
+    builder = TraceBuilder().kernel(0, 100, launch=(0, 5))
+    builder.memcpy(100, 110, "DtoH", pageable=True, launch=(10, 112))
+    builder.api("cuMemcpyDtoHAsync_v2", 11, 111)
+    builder.api("cudaStreamSynchronize_v3020", 113, 120).api("cuStreamSynchronize", 114, 119)
+    return builder.kernel(160, 300, launch=(130, 135))
+
+
+def while_the_gpu_is_busy() -> TraceBuilder:
+    builder = TraceBuilder().kernel(0, 1000, launch=(0, 5)).kernel(1000, 9000, launch=(6, 9))
+    return builder.api("cudaStreamSynchronize_v3020", 10, 8000)
+
+
+def a_free() -> TraceBuilder:
+    """Allocating is another cause."""
+    return one_wait("cudaFree_v3020")
+
+
 def without_calls() -> TraceBuilder:
     return TraceBuilder().kernel(0, 9).without("CUPTI_ACTIVITY_KIND_RUNTIME")
 
@@ -202,15 +173,17 @@ def disagreeing_clocks() -> TraceBuilder:
 
 
 PROGRAMS = (
-    *(two_reads, several_waits, another_call_costs_more, after_the_last_operation),
-    *(without_calls, disagreeing_clocks),
+    *(one_wait, two_reads, several_waits, another_call_costs_more, after_the_last_operation),
+    *(outside_steps, on_a_thread_that_launches_nothing, a_copy_then_a_launch_then_a_wait),
+    *(two_waits_are_no_read, a_wait_with_the_drivers_call, a_read_with_the_drivers_calls),
+    *(while_the_gpu_is_busy, a_free, without_calls, disagreeing_clocks),
 )
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_programs(program: Callable[[], TraceBuilder], tmp_path: Path, kept: Kept) -> None:
     (result,) = judged(program().write(tmp_path))
-    kept(host_sync.findings(result))
+    kept([result.metrics, *host_sync.findings(result)])
 
 
 def test_what_a_wait_before_the_window_costs_inside_counts(tmp_path: Path, kept: Kept) -> None:

@@ -16,7 +16,6 @@ from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, WITH_DDP, ranks_of
 from traceprof.analyses import late_allreduce
 from traceprof.analyses.late_allreduce import LateAllReduceResult
 from traceprof.analysis import Options, analyze
-from traceprof.findings import Finding, NotApplicable
 from traceprof.run.opening import Window
 
 SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -51,11 +50,6 @@ def assert_agreement(
             )
             assert 0 <= metrics.exposed_ns <= metrics.tail_ns <= result.window_ns
     return results
-
-
-def judged(path: Path, window: tuple[int, int] | None = None) -> list[Finding | NotApplicable]:
-    (result,) = assert_agreement(path, window)
-    return late_allreduce.findings(result)
 
 
 def steps_of(
@@ -108,26 +102,6 @@ def test_a_kernel_whose_name_hides_the_operation_is_known_by_its_call(tmp_path: 
             assert len(late_allreduce.findings(result)) == (num_late > 0)
 
 
-@pytest.mark.parametrize(("start", "is_late"), [(539, False), (540, True)])
-def test_late_is_after_nine_tenths_of_the_compute(
-    tmp_path: Path, start: int, *, is_late: bool
-) -> None:
-    (result,) = assert_agreement(steps_of([(start, 700), (700, 880)]).write(tmp_path))
-    assert result.steps.is_late.tolist() == [is_late] * 3
-
-
-def test_most_steps_must_be_late(tmp_path: Path) -> None:
-    builder = steps_of([(610, 880)], num=3)  # two of which are judged
-    for step in (3, 4):
-        builder.nvtx(f"step {step}", 1000 * step, 1000 * step + 1000)
-        builder.kernel(1000 * step, 1000 * step + 900)
-        builder.kernel(1000 * step + 300, 1000 * step + 400, NCCL, stream=20)
-        builder.kernel(1000 * step + 600, 1000 * step + 700, NCCL, stream=20)
-    (result,) = assert_agreement(builder.write(tmp_path))
-    assert (result.metrics.num_late_steps, result.metrics.num_steps) == (2, 4)
-    assert late_allreduce.findings(result) == []
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", long_after(2, range(12)))
 def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -> None:
@@ -171,6 +145,17 @@ def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
             assert_agreement(real_trace, (start + 10**8, start + 4 * 10**8))
 
 
+def mostly_early() -> TraceBuilder:
+    """Two of four steps that are judged are late: most must be."""
+    builder = steps_of([(610, 880)], num=3)
+    for step in (3, 4):
+        builder.nvtx(f"step {step}", 1000 * step, 1000 * step + 1000)
+        builder.kernel(1000 * step, 1000 * step + 900)
+        builder.kernel(1000 * step + 300, 1000 * step + 400, NCCL, stream=20)
+        builder.kernel(1000 * step + 600, 1000 * step + 700, NCCL, stream=20)
+    return builder
+
+
 PROGRAMS = {
     # compute  |0      600|             |900 990|
     # nccl                  |610    880|
@@ -180,6 +165,9 @@ PROGRAMS = {
         [(600, 700), (700, 800), (800, 880)],
         compute=((0, 300), (300, 600), (700, 710), (800, 810), (900, 990)),
     ),
+    "before nine tenths of the compute": steps_of([(539, 700), (700, 880)]),
+    "after nine tenths of the compute": steps_of([(540, 700), (700, 880)]),
+    "mostly early": mostly_early(),
     "a tail of less than a hundredth": steps_of([(610, 620)]),
     "unknown operations": steps_of([]).kernel(50, 60, "ncclDevKernel_Generic_4"),
     "no steps": TraceBuilder().kernel(0, 9).kernel(9, 20, NCCL),
@@ -191,4 +179,5 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
-    kept(judged(PROGRAMS[name].write(tmp_path)))
+    (result,) = assert_agreement(PROGRAMS[name].write(tmp_path))
+    kept([result.metrics, *late_allreduce.findings(result)])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.reference.launch_queue import Answer, Process, answers, read
-from tests.support.builders import TraceBuilder, global_tid
+from tests.support.builders import How, TraceBuilder, global_tid
 from tests.support.claims import only_finding, results_of
 from tests.support.databases import change
 from tests.support.kept_claims import Kept
@@ -238,41 +238,6 @@ def test_ten_times_the_usual_is_no_stall(launch_ns: int, is_stall: bool, tmp_pat
     assert bool(len(result.stalls)) is is_stall
 
 
-@pytest.mark.parametrize("others", long_after(2, ["communicate", "copy", "compute"]))
-def test_what_is_launched_late_on_an_idle_stream(tmp_path: Path, others: str) -> None:
-    builder = TraceBuilder()
-    *stalls, called = planted(builder, CAP + 300)
-    start, end = called + 9_000, called + 50_000
-    how: Any = {"launch": (called, called + 5_000), "stream": 20}
-    if others == "copy":
-        builder.memcpy(start, end, **how)
-    else:
-        builder.kernel(start, end, NCCL if others == "communicate" else "gemm", **how)
-    path = builder.write(tmp_path)
-    assert_agreement(path)
-    (result,) = results(path)
-    assert (result.metrics.num_late_launches, result.metrics.late_launch_ns) == (1, sum(stalls))
-    finding = only_finding(launch_queue.findings(result))
-    # The device computes but for the 1 µs between kernels; only another GPU can have waited.
-    if others == "communicate":
-        assert finding.impact_ns == sum(stalls)
-        assert finding.severity > Severity.INFO
-        assert "late" in finding.evidence[0].label
-    else:
-        assert finding.impact_ns < 0.02 * sum(stalls)
-        assert finding.severity is Severity.INFO
-
-
-def test_what_waits_for_an_event_is_not_late_by_its_launch(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    *_, called = planted(builder, CAP + 300)
-    start = called + 60_000
-    builder.kernel(start, start + 9_000, NCCL, stream=20, launch=(called, called + 5_000))
-    path = builder.write(tmp_path)
-    assert_agreement(path)
-    assert results(path)[0].metrics.num_late_launches == 0
-
-
 def test_long_calls_that_are_no_stalls(tmp_path: Path) -> None:
     # Run-ahead of 400, and at its greatest depth: copies that wait for themselves or come from
     # pageable memory, and launches that return at no operation's end or while many end.
@@ -406,12 +371,16 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
     assert_agreement(path, (low + 5_000_000, low + 30_000_000))
 
 
-def late_behind(*kernels: str) -> TraceBuilder:
-    """An exchange is launched late, then other kernels, which show what the program is."""
+def behind(name: str, *kernels: str, start_ns: int = 9_000) -> TraceBuilder:
+    """An operation is launched late, then kernels, which show what the program is."""
     builder = TraceBuilder()
     *_, called = planted(builder, CAP + 300)
-    launch = called, called + 5_000
-    builder.kernel(called + 9_000, called + 50_000, NCCL, launch=launch, stream=20)
+    start, end = called + start_ns, called + start_ns + 41_000
+    how: How = {"launch": (called, called + 5_000), "stream": 20}
+    if name == "copy":
+        builder.memcpy(start, end, **how)
+    else:
+        builder.kernel(start, end, name, **how)
     for kernel in kernels:
         launch = called + 55_000, called + 58_000
         builder.kernel(called + 60_000, called + 70_000, kernel, launch=launch)
@@ -441,9 +410,13 @@ def deep(*, may_have_records: bool = False) -> TraceBuilder:
 
 
 PROGRAMS: dict[str, Callable[[], TraceBuilder]] = {
-    "late behind kernels of PyTorch": lambda: late_behind("at::native::add"),
-    "late behind other kernels": lambda: late_behind("jacobi_kernel"),
-    "late behind kernels of directives": lambda: late_behind("advance_x_257_gpu"),
+    "late behind kernels of PyTorch": lambda: behind(NCCL, "at::native::add"),
+    "late behind other kernels": lambda: behind(NCCL, "jacobi_kernel"),
+    "late behind kernels of directives": lambda: behind(NCCL, "advance_x_257_gpu"),
+    # The device computes but for the 1 µs between kernels; only another GPU can have waited.
+    "late copy": lambda: behind("copy"),
+    "late compute": lambda: behind("gemm"),
+    "what waits for an event is not late by its launch": lambda: behind(NCCL, start_ns=60_000),
     "with records": with_records,
     "deep": deep,
     "deep, with records that were not exported": lambda: deep(may_have_records=True),

@@ -14,8 +14,7 @@ from tests.support.kept_claims import Kept
 from tests.support.selection import long_after
 from tests.support.traces import closed_analysis, ranks_of
 from traceprof.analyses import collectives, gradient_buckets, process_group_scaling
-from traceprof.analyses.collectives import OperationUse, Signature
-from traceprof.analyses.gradient_buckets import BucketUse
+from traceprof.analyses.collectives import Signature
 from traceprof.analyses.process_group_scaling import (
     MIN_OPERATIONS,
     MachineOperations,
@@ -31,49 +30,86 @@ MS = 1_000_000
 FACTS = "dtype=float32 group=dp rank=0 size=4"
 
 
-def uses(builder: TraceBuilder, tmp_path: Path, **options: Any) -> list[OperationUse]:
-    result = closed_analysis(builder.write(tmp_path), **options).result
-    return list(result.collectives[0].uses)
-
-
-def test_operations_by_group_and_kind(tmp_path: Path) -> None:
+def of_two_groups() -> TraceBuilder:
+    """Rates are as in nccl-tests: the sum of all ranks' parts, three of four are received."""
     builder = TraceBuilder()
     for seq in range(3):
         start = 10_000 * seq
         builder.label(f"all_reduce bytes=4000 {FACTS} seq={2 * seq}", start, start + 1000 * seq)
         facts = FACTS.replace("group=dp", "group=tp")
         builder.label(f"all_gather_single bytes=1000 {facts} seq={seq}", start, start + 2000)
-    builder.label("barrier group=dp rank=0 size=4 seq=9", 40_000, 41_000)
-    found = uses(builder, tmp_path)
-    rows = [
-        (use.operation, use.communicator, use.peer, use.count, use.bytes, use.total_ns)
-        for use in found
-    ]
-    assert rows == [
-        ("AllGather", "group tp", None, 3, 3000, 6000),
-        ("AllReduce", "group dp", None, 3, 12_000, 3000),
-        ("Barrier", "group dp", None, 1, None, 1000),
-    ]
-    gather, reduce, barrier = found
-    assert (gather.median_ns, reduce.median_ns) == (2000, 1000)
-    # nccl-tests: the sum of all ranks' parts, of which each rank receives three of four.
-    assert gather.algbw_gb_per_s == pytest.approx(4 * 3000 / 6000)
-    assert gather.busbw_gb_per_s == pytest.approx(4 * 3000 / 6000 * 3 / 4)
-    assert reduce.busbw_gb_per_s == pytest.approx(12_000 / 3000 * 2 * 3 / 4)
-    assert (barrier.algbw_gb_per_s, barrier.peak_gb_per_s, barrier.utilization) == (None,) * 3
+    return builder.label("barrier group=dp rank=0 size=4 seq=9", 40_000, 41_000)
 
 
-def test_sends_and_receives_by_peer(tmp_path: Path) -> None:
+def between_peers() -> TraceBuilder:
+    """How long one side was in its call is not how long the bytes travelled: there is no rate."""
     builder = TraceBuilder()
     for index, function in enumerate(("send dst=2", "isend dst=2", "send dst=3", "recv src=1")):
         start = 100 * index
         builder.label(f"{function} bytes=8 {FACTS} seq={index}", start, start + 10 + index)
-    found = uses(builder, tmp_path)
-    assert [(use.operation, use.peer, use.count, use.bytes) for use in found] == [
-        ("Send", 2, 2, 16), ("Recv", 1, 1, 8), ("Send", 3, 1, 8),
-    ]  # fmt: skip
-    # How long one side was in its call is not how long the bytes travelled.
-    assert {use.algbw_gb_per_s for use in found} == {None}
+    return builder
+
+
+def of_unknown_size() -> TraceBuilder:
+    """The rate is of those whose size is known; the root is no peer."""
+    builder = TraceBuilder().label("broadcast_object_list src=0 group=0 rank=0 size=2 seq=0", 0, 9)
+    return builder.label("broadcast src=0 bytes=8 group=0 rank=0 size=2 seq=1", 10, 19)
+
+
+REDUCE, WAIT = f"all_reduce bytes=4000 {FACTS} seq=0", "wait op=all_reduce group=dp seq=0"
+
+
+def rebuilt(builder: TraceBuilder) -> TraceBuilder:
+    """DDP makes its buckets anew after the first step."""
+    builder.label("step 0", 0, 10_000)
+    builder.label("bucket index=0 bytes=800 last=1", 0, 100, in_flight=True)
+    for step in range(1, 4):
+        for index in (0, 1):
+            start = 1000 * step + 100 * index
+            text = f"bucket index={index} bytes=400 last={index}"
+            builder.label(text, start, start + 10 * step + index, in_flight=True)
+    return builder
+
+
+def cut_buckets() -> TraceBuilder:
+    builder = TraceBuilder().label("step 0", 0, 90).machine(end=100)
+    builder.label("bucket index=0 bytes=4 last=0", 10, 100, in_flight=True)
+    builder.label("bucket index=1 bytes=4 last=0", 10, 30, in_flight=True)
+    builder.label("bucket index=1 bytes=4 last=1", 50, None, in_flight=True)
+    # Without any fact: the user's own.
+    return builder.label("bucket ready", 60, 70, in_flight=True)
+
+
+LABELLED: dict[str, TraceBuilder] = {
+    "operations of two groups": of_two_groups(),
+    "sends and receives": between_peers(),
+    "unknown sizes": of_unknown_size(),
+    "a synchronous call": TraceBuilder().label(REDUCE, 0, 10),
+    "a call whose end is not known": TraceBuilder().label(REDUCE, 0, 10).label(WAIT, 50, 60),
+    "a call with a flight": TraceBuilder()
+    .label(REDUCE, 0, 10)
+    .label(REDUCE, 2, 100, in_flight=True)
+    .label(WAIT, 50, 120),
+    "a flight whose call was before": TraceBuilder().label(REDUCE, 5, 25, in_flight=True),
+    "buckets": rebuilt(TraceBuilder()),
+    "buckets beside a GPU": rebuilt(TraceBuilder().kernel(0, 10_000)),
+    "buckets that the capture cut": cut_buckets(),
+}
+
+
+@pytest.mark.parametrize("name", LABELLED)
+def test_labels(name: str, tmp_path: Path, kept: Kept) -> None:
+    result = closed_analysis(LABELLED[name].write(tmp_path)).result
+    kept([*result.collectives[0].uses, *result.measured.buckets[0].uses])
+
+
+def test_only_operations_that_begin_in_the_window_count(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for seq in range(4):
+        builder.label(f"all_reduce bytes=1 {FACTS} seq={seq}", 100 * seq, 100 * seq + 150, tid=seq)
+    path = builder.write(tmp_path)
+    (use,) = closed_analysis(path, time_range=(100, 300)).result.collectives[0].uses
+    assert (use.count, use.total_ns) == (2, 300)
 
 
 def test_groups_have_the_description_that_the_user_gave_them(tmp_path: Path) -> None:
@@ -92,93 +128,10 @@ def test_groups_have_the_description_that_the_user_gave_them(tmp_path: Path) -> 
     assert [use["description"] for use in document["collectives"]] == ["tensor_parallel", None]
 
 
-def test_unknown_sizes(tmp_path: Path) -> None:
-    builder = TraceBuilder().label("broadcast_object_list src=0 group=0 rank=0 size=2 seq=0", 0, 9)
-    builder.label("broadcast src=0 bytes=8 group=0 rank=0 size=2 seq=1", 10, 19)
-    (use,) = uses(builder, tmp_path)
-    assert (use.operation, use.count, use.bytes) == ("Broadcast", 2, None)
-    assert use.peer is None  # a root is none
-    assert use.algbw_gb_per_s == pytest.approx(8 / 9)  # of those whose size is known
-
-
-@pytest.mark.parametrize(
-    ("others", "has_rate"),
-    [
-        ([], True),  # synchronous
-        ([("wait op=all_reduce group=dp seq=0", 50, 60)], False),  # its end is not known
-    ],
-)
-def test_a_call_that_returned_early_has_no_rate(
-    tmp_path: Path, others: list[tuple[str, int, int]], has_rate: bool
-) -> None:
-    builder = TraceBuilder().label(f"all_reduce bytes=4000 {FACTS} seq=0", 0, 10)
-    for text, start, end in others:
-        builder.label(text, start, end)
-    (use,) = uses(builder, tmp_path)
-    assert (use.algbw_gb_per_s is not None) == has_rate
-
-
-def test_an_operation_lasts_until_its_flight_ends(tmp_path: Path) -> None:
-    text = f"all_reduce bytes=4000 {FACTS} seq=0"
-    builder = TraceBuilder().label(text, 0, 10).label(text, 2, 100, in_flight=True)
-    builder.label("wait op=all_reduce group=dp seq=0", 50, 120)
-    (use,) = uses(builder, tmp_path)
-    assert (use.count, use.total_ns, use.algbw_gb_per_s) == (1, 100, 40.0)
-
-
-def test_a_flight_whose_call_was_before_the_capture(tmp_path: Path) -> None:
-    text = f"all_reduce bytes=4000 {FACTS} seq=0"
-    (use,) = uses(TraceBuilder().label(text, 5, 25, in_flight=True), tmp_path)
-    assert (use.count, use.total_ns) == (1, 20)
-
-
-def test_only_operations_that_begin_in_the_window_count(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    for seq in range(4):
-        builder.label(f"all_reduce bytes=1 {FACTS} seq={seq}", 100 * seq, 100 * seq + 150, tid=seq)
-    (use,) = uses(builder, tmp_path, time_range=(100, 300))
-    assert (use.count, use.total_ns) == (2, 300)
-
-
 def test_a_rank_with_a_gpu_is_refused(tmp_path: Path) -> None:
     path = TraceBuilder().kernel(0, 9).write(tmp_path)
     with ranks_of(path) as (rank,), pytest.raises(TypeError, match="rank 0 has a GPU"):
         collectives.process_groups(rank, rank.window)
-
-
-def buckets(builder: TraceBuilder, tmp_path: Path) -> list[BucketUse]:
-    return list(closed_analysis(builder.write(tmp_path)).result.measured.buckets[0].uses)
-
-
-@pytest.mark.parametrize("with_gpu", [False, True])
-def test_buckets_by_index_and_size(tmp_path: Path, with_gpu: bool) -> None:
-    # DDP makes its buckets anew after the first step.
-    builder = TraceBuilder().label("step 0", 0, 10_000)
-    builder.label("bucket index=0 bytes=800 last=1", 0, 100, in_flight=True)
-    for step in range(1, 4):
-        for index in (0, 1):
-            start = 1000 * step + 100 * index
-            text = f"bucket index={index} bytes=400 last={index}"
-            builder.label(text, start, start + 10 * step + index, in_flight=True)
-    if with_gpu:
-        builder.kernel(0, 10_000)
-    found = [
-        (use.index, use.bytes, use.count, use.median_ready_to_done_ns)
-        for use in buckets(builder, tmp_path)
-    ]
-    assert found == [(0, 400, 3, 20), (0, 800, 1, 100), (1, 400, 3, 21)]
-
-
-def test_buckets_that_the_capture_cut(tmp_path: Path) -> None:
-    builder = TraceBuilder().label("step 0", 0, 90).machine(end=100)
-    builder.label("bucket index=0 bytes=4 last=0", 10, 100, in_flight=True)
-    builder.label("bucket index=1 bytes=4 last=0", 10, 30, in_flight=True)
-    builder.label("bucket index=1 bytes=4 last=1", 50, None, in_flight=True)
-    builder.label("bucket ready", 60, 70, in_flight=True)  # without any fact: the user's own
-    found = [
-        (use.index, use.count, use.median_ready_to_done_ns) for use in buckets(builder, tmp_path)
-    ]
-    assert found == [(0, 1, None), (1, 2, 20)]
 
 
 def test_without_labels_there_are_no_buckets(tmp_path: Path) -> None:

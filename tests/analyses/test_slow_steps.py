@@ -1,6 +1,7 @@
 """Slow steps: which they are, what ran in them and nowhere else, and what else grew."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -9,9 +10,10 @@ import pytest
 
 from tests.support.builders import ALL_REDUCE, TraceBuilder
 from tests.support.claims import os_call
+from tests.support.kept_claims import Kept
 from tests.support.profiler_events import annotation, call, event, kernel, write
 from tests.support.traces import closed_analysis
-from traceprof.analyses.steps import SlowStep, SlowSteps, cause_text, slow_for_themselves
+from traceprof.analyses.steps import SlowStep, SlowSteps, slow_for_themselves
 from traceprof.documents.analysis.records import document
 from traceprof.reports.text import render
 from traceprof.run.steady_steps import StepUse, step_uses
@@ -42,71 +44,52 @@ def training(
     return trace
 
 
-def found(trace: TraceBuilder, folder: Path) -> list[SlowStep]:
-    analysis = closed_analysis(trace.write(folder / "trace.sqlite"))
-    return [step for of_rank in analysis.measured.slow_steps for step in of_rank.steps]
-
-
 def range_of(name: str) -> Callable[[TraceBuilder, int], object]:
     return lambda trace, time: trace.nvtx(name, time, time + EXTRA - 20 * US)
 
 
-@pytest.mark.parametrize(
-    ("name", "cause"),
-    [
-        ("evaluate", "evaluation"),
-        ("save checkpoint", "checkpoint"),
-        ("garbage collection", "collection"),
-        ("torch.compile", "compile"),
-        ("reset the environment", "range"),
-        ("dataloader next", "data_loading"),
-    ],
-)
-def test_what_ran_in_a_step_and_nowhere_else(name: str, cause: str, tmp_path: Path) -> None:
-    """The GPU idles at the end of step 6 for what the host did at the beginning of step 7."""
-    [step] = found(training(range_of(name)), tmp_path)
-    assert (step.index, step.number, step.host_number) == (6, 6, SLOW)
-    assert (step.cause, step.label) == (cause, name)
-    assert step.extra_ns == pytest.approx(EXTRA, abs=20 * US)
-    assert step.cause_ns == pytest.approx(EXTRA, abs=30 * US)
-
-
-def test_files_that_are_written_only_then(tmp_path: Path) -> None:
-    trace = training(lambda trace, time: os_call(trace, "write", time, time + EXTRA - 20 * US))
-    [step] = found(trace, tmp_path)
-    assert (step.cause, step.label) == ("file", "write")
-
-
-def test_a_range_is_named_as_ranges_are() -> None:
-    assert cause_text("range", "reset the environment") == "range reset the environment"
-    assert cause_text("range") == "a range"
-    assert cause_text("file", "write") == "access to files (write)"
-
-
-def test_a_range_of_every_step_explains_no_slow_one(tmp_path: Path) -> None:
-    """The loader is in each step, and once it takes long: what grew is the time in it."""
-    trace = training(range_of("dataloader next"))
+def of_every_step(trace: TraceBuilder, time: int) -> None:
+    """The loader is in each step, and once it takes long."""
     for number in (2, 3, 4, 5, 8, 9):
         begin = MS + number * MS + (EXTRA if number > SLOW else 0)
         trace.nvtx("dataloader next", begin - 5 * US, begin + 1 * US)
-    [step] = found(trace, tmp_path)
-    assert (step.cause, step.label) == ("data_loading", "dataloader next")
+    range_of("dataloader next")(trace, time)
 
 
-def test_what_grew_if_nothing_ran_that_is_not_elsewhere(tmp_path: Path) -> None:
-    [step] = found(training(lambda *_: None, gap_ns=0, scale=4), tmp_path)
-    assert (step.number, step.host_number) == (SLOW, SLOW)
-    assert (step.cause, step.label, step.counts) == ("compute", "gemm", True)
-    assert step.cause_ns == pytest.approx(10 * 3 * 90 * US, abs=US)
+def busy_evaluation(trace: TraceBuilder, time: int) -> None:
+    """An evaluation keeps the GPU busy: nothing idles, and still it is why the step took long."""
+    trace.nvtx("evaluate", time, time + EXTRA - 20 * US)
+    for at in range(time + 10 * US, time + EXTRA - 100 * US, 100 * US):
+        trace.kernel(at + 10 * US, at + 100 * US, launch=(at, at + 5 * US))
 
 
-@pytest.mark.parametrize(
-    ("held_ns", "cause", "label"),
-    [(EXTRA - 50 * US, "late_return", "cudaStreamSynchronize"), (2 * US, "unknown", None)],
-)
-def test_a_wait_that_ends_long_after_the_gpu_is_done(
-    held_ns: int, cause: str, label: str | None, tmp_path: Path
-) -> None:
+def unnamed_evaluation(trace: TraceBuilder, time: int) -> None:
+    """What an evaluation has for itself says more than its gemm."""
+    for place, at in enumerate(range(time + 10 * US, time + EXTRA - 100 * US, 100 * US)):
+        name = "gemm" if place % 5 else "argmax"
+        trace.kernel(at + 10 * US, at + 100 * US, name, launch=(at, at + 5 * US))
+
+
+def copies(trace: TraceBuilder, time: int) -> None:
+    """A checkpoint copies the state to the host, which leaves no time idle."""
+    trace.nvtx("save checkpoint", time, time + EXTRA - 20 * US)
+    trace.memcpy(time + 10 * US, time + EXTRA - 100 * US, "DtoH", launch=(time, time + 5 * US))
+
+
+def three(trace: TraceBuilder, time: int) -> None:
+    """None of the three takes half of what the step takes more: the longest is named."""
+    for name, at, share in (("evaluate", 0, 30), ("save checkpoint", 30, 45), ("log", 75, 25)):
+        first, last = EXTRA * at // 100, EXTRA * (at + share) // 100
+        trace.nvtx(name, time + first, time + last - 20 * US)
+
+
+def compiled(trace: TraceBuilder, time: int) -> None:
+    """Of ranges around each other the one that says more is named."""
+    range_of("Torch-Compiled Region: 0/0")(trace, time)
+    trace.nvtx("torch.compile", time + 50 * US, time + EXTRA - 70 * US)
+
+
+def held_up(held_ns: int) -> TraceBuilder:
     """Each step waits for the GPU; in step 7 the host is late, in that call or after it."""
     trace, time = TraceBuilder(), MS
     for number in range(NUM):
@@ -118,78 +101,10 @@ def test_a_wait_that_ends_long_after_the_gpu_is_done(
         )
         time = end + (EXTRA if late else 20 * US)
         trace.nvtx(f"step {number}", end - MS, time - US)
-    [step] = found(trace, tmp_path)
-    assert (step.number, step.cause, step.label) == (SLOW, cause, label)
-    # Without the wait it would have launched as much earlier as the kernel takes.
-    expected = EXTRA if label else EXTRA - MS
-    assert step.cause_ns == pytest.approx(expected, abs=60 * US)
+    return trace
 
 
-def test_without_a_sign_the_cause_is_unknown(tmp_path: Path) -> None:
-    [step] = found(training(lambda *_: None), tmp_path)
-    assert (step.cause, step.label) == ("unknown", None)
-
-
-def test_kernels_that_a_range_launched_count_for_it(tmp_path: Path) -> None:
-    """An evaluation keeps the GPU busy: nothing idles, and still it is why the step took long."""
-
-    def evaluate(trace: TraceBuilder, time: int) -> None:
-        trace.nvtx("evaluate", time, time + EXTRA - 20 * US)
-        for at in range(time + 10 * US, time + EXTRA - 100 * US, 100 * US):
-            trace.kernel(at + 10 * US, at + 100 * US, launch=(at, at + 5 * US))
-
-    [step] = found(training(evaluate), tmp_path)
-    assert (step.cause, step.label, step.counts) == ("evaluation", "evaluate", False)
-    assert step.cause_ns == pytest.approx(EXTRA, rel=0.15)
-
-
-def test_copies_in_a_range_count_for_it(tmp_path: Path) -> None:
-    """A checkpoint copies the state to the host, which leaves no time idle."""
-
-    def save(trace: TraceBuilder, time: int) -> None:
-        trace.nvtx("save checkpoint", time, time + EXTRA - 20 * US)
-        trace.memcpy(time + 10 * US, time + EXTRA - 100 * US, "DtoH", launch=(time, time + 5 * US))
-
-    [step] = found(training(save), tmp_path)
-    assert (step.cause, step.label) == ("checkpoint", "save checkpoint")
-    assert step.cause_ns == pytest.approx(EXTRA, rel=0.05)
-
-
-def test_of_several_that_ran_only_then_the_longest_is_named(tmp_path: Path) -> None:
-    """None of the three takes half of what the step takes more."""
-
-    def three(trace: TraceBuilder, time: int) -> None:
-        for name, at, share in (("evaluate", 0, 30), ("save checkpoint", 30, 45), ("log", 75, 25)):
-            first, last = EXTRA * at // 100, EXTRA * (at + share) // 100
-            trace.nvtx(name, time + first, time + last - 20 * US)
-
-    [step] = found(training(three), tmp_path)
-    assert (step.cause, step.label) == ("checkpoint", "save checkpoint")
-    assert step.cause_ns == pytest.approx(0.45 * EXTRA, abs=30 * US)
-
-
-def test_of_ranges_around_each_other_the_one_that_says_more_is_named(tmp_path: Path) -> None:
-    def compiled(trace: TraceBuilder, time: int) -> None:
-        range_of("Torch-Compiled Region: 0/0")(trace, time)
-        trace.nvtx("torch.compile", time + 50 * US, time + EXTRA - 70 * US)
-
-    [step] = found(training(compiled), tmp_path)
-    assert (step.cause, step.label) == ("compile", "torch.compile")
-
-
-def test_a_kernel_that_ran_only_then_is_named(tmp_path: Path) -> None:
-    """Where no range says so, what an evaluation has for itself tells more than its gemm."""
-
-    def evaluate(trace: TraceBuilder, time: int) -> None:
-        for place, at in enumerate(range(time + 10 * US, time + EXTRA - 100 * US, 100 * US)):
-            name = "gemm" if place % 5 else "argmax"
-            trace.kernel(at + 10 * US, at + 100 * US, name, launch=(at, at + 5 * US))
-
-    [step] = found(training(evaluate), tmp_path)
-    assert (step.cause, step.label) == ("compute", "argmax")
-
-
-def test_what_the_gpu_did_is_of_its_own_step(tmp_path: Path) -> None:
+def far_ahead() -> TraceBuilder:
     """The host has launched all steps before the GPU is through the slow one."""
     trace, time = TraceBuilder(), MS
     for number in range(NUM):
@@ -198,8 +113,39 @@ def test_what_the_gpu_did_is_of_its_own_step(tmp_path: Path) -> None:
         for name, length in (("gemm", MS), (ALL_REDUCE, 5 * MS if number == SLOW else 50 * US)):
             trace.kernel(time, time + length, name, launch=(called + US, called + 2 * US))
             time += length + 100 * US
-    [step] = found(trace, tmp_path)
-    assert (step.cause, step.number, step.host_number) == ("exposed_communication", SLOW, SLOW)
+    return trace
+
+
+RANGES = (
+    *("evaluate", "save checkpoint", "garbage collection", "torch.compile"),
+    *("reset the environment", "dataloader next"),
+)
+PROGRAMS: dict[str, Callable[[], TraceBuilder]] = {
+    **{f"range {name}": partial(training, range_of(name)) for name in RANGES},
+    "a file": lambda: training(
+        lambda trace, time: os_call(trace, "write", time, time + EXTRA - 20 * US)
+    ),
+    "a range of every step": lambda: training(of_every_step),
+    "longer kernels": lambda: training(lambda *_: None, gap_ns=0, scale=4),
+    "a late return": lambda: held_up(EXTRA - 50 * US),
+    "no late return": lambda: held_up(2 * US),
+    "no sign": lambda: training(lambda *_: None),
+    "a busy evaluation": lambda: training(busy_evaluation),
+    "an evaluation without a range": lambda: training(unnamed_evaluation),
+    "copies in a range": lambda: training(copies),
+    "three ranges": lambda: training(three),
+    "ranges around each other": lambda: training(compiled),
+    "a host that is far ahead": far_ahead,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
+    """The GPU idles at the end of step 6 for what the host did at the beginning of step 7."""
+    analysis = closed_analysis(PROGRAMS[name]().write(tmp_path / "trace.sqlite"))
+    lines = render(analysis.result, is_verbose=True).splitlines()
+    place = next(index for index, line in enumerate(lines) if line.startswith("Slow steps"))
+    kept(lines[place + 1 : lines.index("", place)])
 
 
 def test_an_operator_of_one_step(tmp_path: Path) -> None:
@@ -230,15 +176,6 @@ def test_a_long_first_step_with_few_kernels_is_no_cut_one() -> None:
         ends_early=False,
     )
     assert uses.tolist() == [StepUse.OPENING, 0, 0, 0, 0]
-
-
-def test_the_text_says_it_in_a_line(tmp_path: Path) -> None:
-    analysis = closed_analysis(training(range_of("evaluate")).write(tmp_path / "t.sqlite"))
-    lines = render(analysis.result, is_verbose=True).splitlines()
-    place = next(index for index, line in enumerate(lines) if line.startswith("Slow steps"))
-    said = " ".join(lines[place + 1 : lines.index("", place)])
-    assert said.startswith("Step 7 (while the GPU was at step 6) of rank 0: 6 ms more than")
-    assert said.endswith("evaluation (evaluate), 5.98 ms; not in the mean")
 
 
 def test_what_the_host_did_in_one_step_has_the_number_of_its_mark(tmp_path: Path) -> None:

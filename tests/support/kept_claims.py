@@ -1,28 +1,33 @@
 """What tests keep as text beside them: claims, and what commands print."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from textwrap import shorten, wrap
 
+from msgspec import Struct, structs
+
 from traceprof.findings import Finding, NotApplicable
 
-Claims = Iterable[Finding | NotApplicable]
+Claims = Iterable[Struct | str]
 Kept = Callable[[Claims], None]
 KeptText = Callable[[str], None]
 _WIDTH = 96
 _MAX_EVIDENCE = 3
 
 
-def claim_text(claim: Finding | NotApplicable) -> str:
-    """Return a claim as text: of its metrics what is not 0, of each advice the begin."""
+def claim_text(claim: Struct | str) -> str:
+    """Return a claim as text: of its metrics what is not 0, of each advice the begin.
+
+    Of other records what is known is shown; of lines, what they are.
+    """
+    if isinstance(claim, str):
+        return claim
     if isinstance(claim, NotApplicable):
         return f"{claim.id} is not judged: {claim.reason}\n  {claim.how_to_collect}"
-    numbers = [
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in claim.metrics.items()
-        if value is not None and value != 0
-    ]
+    if not isinstance(claim, Finding):
+        return ", ".join(_numbers(structs.asdict(claim)))
+    numbers = _numbers({name: value for name, value in claim.metrics.items() if value != 0})
     unknown = [name for name, value in claim.metrics.items() if value is None]
     shown, num = claim.evidence[:_MAX_EVIDENCE], len(claim.evidence)
     limit = "" if claim.saving is None else f", a step gains at most {claim.saving.high_ns}"
@@ -39,6 +44,14 @@ def claim_text(claim: Finding | NotApplicable) -> str:
         *(f"  * {shorten(line, 200, placeholder=' …')}" for line in claim.advice),
     ]
     return "\n".join(lines)
+
+
+def _numbers(values: Mapping[str, object]) -> list[str]:
+    return [
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in values.items()
+        if value is not None
+    ]
 
 
 def kept_texts(path: Path) -> dict[str, str]:

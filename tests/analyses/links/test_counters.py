@@ -13,7 +13,7 @@ from tests.support.claims import A100, assert_counters_agree, judged, results_of
 from tests.support.kept_claims import Kept
 from tests.support.traces import ranks_of
 from traceprof.analyses.links import link_counters
-from traceprof.analyses.links.link_counters import CounterUse, link_rates
+from traceprof.analyses.links.link_counters import link_rates
 from traceprof.run.opening import Window
 from traceprof.trace.nsight import schema
 
@@ -35,29 +35,6 @@ def metric(builder: TraceBuilder, name: str, samples: dict[int, Any], number: in
 
 def communicating(until: int = 1000) -> TraceBuilder:
     return TraceBuilder().gpu(A100).kernel(0, until, NCCL)
-
-
-def counted(builder: TraceBuilder, tmp_path: Path) -> CounterUse:
-    """Return the only counter that is used, which the reference agrees with."""
-    path = builder.write(tmp_path)
-    assert_counters_agree(path)
-    (result,) = results_of(link_counters.run, path)
-    (use,) = result.counters
-    return use
-
-
-def test_requests_and_responses_are_added_up(tmp_path: Path) -> None:
-    times = range(100, 1001, 100)
-    builder = metric(communicating(), "NVLink TX Requests User Data [Throughput %]",
-                     dict.fromkeys(times, 6), 3)  # fmt: skip
-    metric(builder, "NVLink TX Responses User Data [Throughput %]", dict.fromkeys(times, 5), 4)
-    metric(builder, "NVLink TX Requests Protocol Data [Throughput %]", dict.fromkeys(times, 99), 5)
-    use = counted(builder, tmp_path)
-    assert (use.link, use.direction, use.utilization) == ("nvlink", "tx", 0.11)
-    assert (use.bytes, use.num_samples, use.sample_ns) == (33_000, 10, 100)
-    assert use.utilization_in_communication == pytest.approx(0.11)
-    (finding,) = judged(tmp_path / "t.sqlite", link_counters)
-    assert (finding.id, finding.impact_ns) == ("link-underused", 1000)
 
 
 @pytest.mark.parametrize(
@@ -94,46 +71,6 @@ def test_what_is_no_sample_is_left_out(tmp_path: Path) -> None:
     assert (use.num_samples, use.busy_ns, use.utilization) == (10, 1000, 0.5)
 
 
-def test_lost_samples_are_not_stretched(tmp_path: Path) -> None:
-    samples = dict.fromkeys((100, 200, 300, 900, 1000), 50)
-    use = counted(metric(communicating(), "PCIe RX Throughput", samples, 0), tmp_path)
-    assert use.busy_ns == 500
-
-
-def test_an_idle_nvlink_may_read_as_full(tmp_path: Path) -> None:
-    builder = communicating(500).kernel(900, 1000, NCCL)
-    samples = dict.fromkeys(range(100, 1001, 100), 95) | {500: 20}
-    use = counted(metric(builder, "NVLink RX Requests User Data", samples, 0), tmp_path)
-    assert (use.num_idle_spikes, use.num_samples) == (4, 6)
-    assert use.share_at_peak == pytest.approx(5 / 6)
-
-
-def test_few_samples_are_refused(tmp_path: Path, kept: Kept) -> None:
-    samples = dict.fromkeys(range(250, 1001, 250), 10)
-    path = metric(communicating(), "NVLink TX Requests User Data", samples, 0).write(tmp_path)
-    kept(judged(path, link_counters))
-    with ranks_of(path) as (rank,):
-        (use,) = link_counters.run(rank, rank.window).counters
-    assert use.utilization_in_communication is None
-
-
-def test_two_gpus_with_ids_of_their_own(tmp_path: Path) -> None:
-    times = range(100, 1001, 100)
-    builder = communicating().gpu(A100, board=1, device=1, pid=1000).kernel(0, 1000, NCCL, device=1)
-    metric(builder, "PCIe TX Throughput", dict.fromkeys(times, 10), 7, gpu=0)
-    metric(builder, "PCIe RX Throughput", dict.fromkeys(times, 20), 8, gpu=0)
-    metric(builder, "PCIe TX Throughput", dict.fromkeys(times, 30), 8, gpu=1)
-    path = builder.write(tmp_path)
-    assert_counters_agree(path)
-    with ranks_of(path) as ranks:
-        found = [
-            (rank.device, use.direction, use.utilization)
-            for rank in ranks
-            for use in link_counters.run(rank, rank.window).counters
-        ]
-    assert found == [(0, "tx", 0.1), (0, "rx", 0.2), (1, "tx", 0.3)]
-
-
 def nic(builder: TraceBuilder, unit: str = "bytes/ms", **more: Any) -> TraceBuilder:
     builder.raw(
         schema.NIC_METRIC_NAMES, metricsListId=1, metricsIdx=0, name="IB: Bytes sent",
@@ -152,53 +89,58 @@ def at(share: int) -> dict[int, int]:
     return dict.fromkeys(range(100, 1001, 100), share)
 
 
+def requests_and_responses() -> TraceBuilder:
+    """They are added up; those of the protocol do not count."""
+    builder = metric(communicating(), "NVLink TX Requests User Data [Throughput %]", at(6), 3)
+    metric(builder, "NVLink TX Responses User Data [Throughput %]", at(5), 4)
+    return metric(builder, "NVLink TX Requests Protocol Data [Throughput %]", at(99), 5)
+
+
+def idle_nvlink() -> TraceBuilder:
+    """It may read as full: four samples are left out."""
+    builder = communicating(500).kernel(900, 1000, NCCL)
+    return metric(builder, "NVLink RX Requests User Data", at(95) | {500: 20}, 0)
+
+
+def two_gpus() -> TraceBuilder:
+    """The ids of their metrics differ."""
+    builder = communicating().gpu(A100, board=1, device=1, pid=1000).kernel(0, 1000, NCCL, device=1)
+    metric(builder, "PCIe TX Throughput", at(10), 7, gpu=0)
+    metric(builder, "PCIe RX Throughput", at(20), 8, gpu=0)
+    return metric(builder, "PCIe TX Throughput", at(30), 8, gpu=1)
+
+
+def with_nic() -> TraceBuilder:
+    return nic(TraceBuilder().gpu(A100).kernel(500_000, 9_500_000, NCCL))
+
+
+BUSIER = metric(communicating(), "NVLink TX Requests User Data", at(2), 0)
+LOST = dict.fromkeys((100, 200, 300, 900, 1000), 50)
+FEW = dict.fromkeys(range(250, 1001, 250), 10)
+OF_NIC = {"GUID": -1, "stateName": "", "nicId": 0, "name": "mlx5_0", "deviceId": 1, "vendorId": 1}
 PROGRAMS: dict[str, tuple[TraceBuilder, dict[str, float]]] = {
-    "a link is busier": (
-        metric(
-            metric(communicating(), "NVLink TX Requests User Data", at(2), 0),
-            *("PCIe TX Throughput", at(60), 1),
-        ),
-        {},
-    ),
+    "requests and responses": (requests_and_responses(), {}),
+    # They are not stretched over the time without any.
+    "lost samples": (metric(communicating(), "PCIe RX Throughput", LOST, 0), {}),
+    "few samples": (metric(communicating(), "NVLink TX Requests User Data", FEW, 0), {}),
+    "an idle NVLink": (idle_nvlink(), {}),
+    "two GPUs": (two_gpus(), {}),
+    "a link is busier": (metric(BUSIER, "PCIe TX Throughput", at(60), 1), {}),
     "no counters": (communicating(), {}),
-    "an inventory of NICs": (
-        communicating().raw(
-            schema.NIC_INFO,
-            GUID=-1,
-            stateName="",
-            nicId=0,
-            name="mlx5_0",
-            deviceId=1,
-            vendorId=1,
-            linkLayer=2,
-        ),
-        {},
-    ),
-    "a NIC": (nic(TraceBuilder().gpu(A100).kernel(500_000, 9_500_000, NCCL)), {}),
-    "a NIC at its peak": (
-        nic(TraceBuilder().gpu(A100).kernel(500_000, 9_500_000, NCCL)),
-        {"network": 20.0},
-    ),
+    "an inventory of NICs": (communicating().raw(schema.NIC_INFO, **OF_NIC, linkLayer=2), {}),
+    "a NIC": (with_nic(), {}),
+    "a NIC at its peak": (with_nic(), {"network": 20.0}),
+    "a NIC with an unknown unit": (nic(communicating(10_000_000), unit="ticks/ms"), {}),
 }
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
     program, peaks = PROGRAMS[name]
-    kept(judged(program.write(tmp_path), link_counters, **peaks))
-
-
-def test_rates_of_nics_are_integrated(tmp_path: Path) -> None:
-    path = nic(TraceBuilder().gpu(A100).kernel(500_000, 9_500_000, NCCL)).write(tmp_path)
-    with ranks_of(path) as (rank,):
-        (use,) = link_counters.run(rank, rank.window).uses
-    assert (use.bytes, use.busy_ns, use.gb_per_s) == (180_000_000, 9_000_000, 20.0)
-    assert (use.name, use.peak_gb_per_s) == ("NIC 7", None)
-
-
-def test_a_unit_that_is_not_known_is_no_rate(tmp_path: Path) -> None:
-    with ranks_of(nic(communicating(10_000_000), unit="ticks/ms").write(tmp_path)) as (rank,):
-        assert link_counters.run(rank, rank.window).counters == ()
+    path = program.write(tmp_path)
+    assert_counters_agree(path)
+    counters = [use for result in results_of(link_counters.run, path) for use in result.counters]
+    kept([*counters, *judged(path, link_counters, **peaks)])
 
 
 def test_random_counters(tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.traces import analysis_of
 from traceprof.analyses.breakdown import BreakdownResult, Measures
-from traceprof.analyses.verdict.attribution import MIN_ATTRIBUTED, attributions
+from traceprof.analyses.verdict.attribution import MIN_ATTRIBUTED, Attribution, attributions
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.rank import WindowKind
 
@@ -49,32 +50,36 @@ def test_time_of_real_exports_is_attributed(real_trace: Path) -> None:
     assert attributed == {}
 
 
-def test_a_part_is_attributed_to_a_finding_of_the_rank() -> None:
-    (attribution,) = attributions([spent(0, 0, 400)], [made("gpu-idle"), made("exposed-copy")], [])
-    assert (attribution.part, attribution.part_ns, attribution.finding) == ("idle", 400, "gpu-idle")
-    assert attribution.sentence is None
+GAP = NotApplicable("exposed-copy", "nothing tells", "record more", 0)
+IDLE, BELOW = [spent(0, 0, 400)], "no finding was requested or made for it"
 
 
-def test_a_finding_of_another_rank_does_not() -> None:
-    (attribution,) = attributions([spent(0, 0, 400)], [made("gpu-idle", rank=1)], [])
-    assert attribution.finding is None
-    assert attribution.sentence
-
-
-@pytest.mark.parametrize("rank", [0, None])
-def test_what_could_not_be_judged_says_why(rank: int | None) -> None:
-    gap = NotApplicable("exposed-copy", "nothing tells", "record more", rank)
-    (attribution,) = attributions([spent(0, 50, 0)], [], [gap])
-    assert (attribution.finding, attribution.sentence) == (None, "nothing tells")
-
-
-def test_the_time_of_a_rank_without_a_gpu_is_not_below_a_threshold() -> None:
-    (attribution,) = attributions([spent(0, 0, 859)], [], [], without_gpu=[0])
-    assert attribution.sentence == (
-        "findings about it need GPU operations, and none were recorded of this rank"
-    )
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (attributions(IDLE, [made("gpu-idle"), made("exposed-copy")], []), ("idle", "gpu-idle")),
+        (attributions(IDLE, [made("gpu-idle", rank=1)], []), ("idle", BELOW)),
+        (attributions([spent(0, 50, 0)], [], [GAP]), ("exposed copies", "nothing tells")),
+        (
+            attributions([spent(0, 50, 0)], [], [replace(GAP, rank=None)]),
+            ("exposed copies", "nothing tells"),
+        ),
+        (
+            attributions(IDLE, [], [], without_gpu=[0]),
+            ("idle", "findings about it need GPU operations, and none were recorded"),
+        ),
+    ],
+    ids=["a finding", "of another rank", "a gap", "a gap of all ranks", "without a GPU"],
+)
+def test_a_part_is_attributed_to_a_finding_or_a_reason(
+    found: list[Attribution], expected: tuple[str, str]
+) -> None:
+    (attribution,) = found
+    assert attribution.part == expected[0]
+    assert (attribution.finding or attribution.sentence or "").startswith(expected[1])
+    assert (attribution.finding is None) == (attribution.sentence is not None)
 
 
 def test_the_costliest_comes_first_and_little_is_not_attributed() -> None:
-    parts = [attribution.part for attribution in attributions([spent(29, 100, 300)], [], [])]
-    assert parts == ["idle", "exposed copies"]
+    found = [(one.part, one.part_ns) for one in attributions([spent(29, 100, 300)], [], [])]
+    assert found == [("idle", 300), ("exposed copies", 100)]

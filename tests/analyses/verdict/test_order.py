@@ -1,6 +1,7 @@
 """The order in which to act: by cost, then by what is expected; and as an expert acts."""
 
 import random
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,8 @@ from sample_traces.simulator.scenarios.training import WORLD, programs
 from tests.reference.expert_orders import EXPERT_ORDERS
 from tests.support.builders import ALL_REDUCE, US, How, TraceBuilder
 from tests.support.changes import recorded
-from tests.support.selection import long_after
+from tests.support.kept_claims import Kept
+from tests.support.selection import known, long_after
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES, analysis_of, result_of
 from traceprof.analyses.verdict.headline import as_parts, in_order
 from traceprof.analyses.verdict.run_result import RunResult
@@ -50,52 +52,63 @@ def replayed(step_ns: int, low_ns: int, high_ns: int) -> Saving:
     return Saving(step_ns, low_ns, high_ns, Basis.REPLAY, "no-sync")
 
 
-def test_the_cost_comes_first_then_what_is_expected() -> None:
-    expected = [
+ORDERS = {
+    # Their limit is all their time; they come after a wait that costs more.
+    "of kernels with few blocks only what is idle is expected": [
+        made("host-sync", Saving.at_most(90)),
+        made("few-blocks", Saving.at_most(900)),
+    ],
+    "a cause of two fifths of a symptom stands before it": [
+        made("host-sync", Saving.at_most(9), 20),
+        made("gpu-idle", Saving.at_most(50), severity=Severity.HIGH),
+        made("exposed-copy", Saving.at_most(900), severity=Severity.MEDIUM),
+    ],
+    "a cause of less does not": [
+        made("gpu-idle", Saving.at_most(50), severity=Severity.HIGH),
+        made("exposed-copy", Saving.at_most(900), severity=Severity.MEDIUM),
+        made("host-sync", Saving.at_most(9), 19),
+    ],
+    "a cause stands before the symptom that is large": [
+        made("pipeline-bubble", Saving.at_most(40), 100, severity=Severity.HIGH),
+        made("exposed-communication", Saving.at_most(90), 90, severity=Severity.HIGH),
+        made("gpu-idle", Saving.at_most(50), 95, severity=Severity.HIGH),
+    ],
+    "not before a small part of it": [
+        made("pipeline-bubble", Saving.at_most(40), 100, severity=Severity.HIGH),
+        made("gpu-idle", Saving.at_most(50), 95, severity=Severity.HIGH),
+        made("exposed-communication", Saving.at_most(10), 10, severity=Severity.HIGH),
+    ],
+    "ranks of a finding stay together where the first is": [
+        made("exposed-copy", Saving.at_most(60), rank=1),
+        made("exposed-copy", Saving.at_most(40)),
+        made("gpu-idle", Saving.at_most(50)),
+    ],
+    "what holds its stream up stands before what it explains": [
+        made("nccl-serialization", Saving.at_most(400), 290),
+        made("exposed-communication", Saving.at_most(400), 480, severity=Severity.HIGH),
+    ],
+    "what may be in order stands before nothing that is more": [
+        made("exposed-communication", Saving.at_most(400), 480, severity=Severity.HIGH),
+        made("nccl-serialization", Saving.at_most(400), 290, severity=Severity.INFO),
+    ],
+    "the cost comes first, then what is expected": [
         made("exposed-copy", Saving.at_most(100), severity=Severity.HIGH),
         made("straggler", replayed(300, 250, 350)),
         made("link-saturated", Saving.at_most(400, "x")),  # seven tenths of it are expected
         made("unfused-kernels", replayed(700, 0, 300)),  # nothing is promised: a limit
         made("link-underused", impact_ns=98),
         made("launch-queue-stall", replayed(700, 690, 710), severity=Severity.INFO),
-    ]
-    mixed = expected.copy()
-    random.Random(1).shuffle(mixed)
-    assert [one.id for one in in_order(mixed, STEP_NS)] == [one.id for one in expected]
-
-
-def test_of_kernels_with_few_blocks_only_what_is_idle_is_expected() -> None:
-    """Their limit is all their time; they come after a wait that costs more."""
-    findings = [made("few-blocks", Saving.at_most(900), 50), made("host-sync", Saving.at_most(90))]
-    assert [one.id for one in in_order(findings, STEP_NS)] == ["host-sync", "few-blocks"]
-
-
-@pytest.mark.parametrize(("cost", "first"), [(20, "host-sync"), (19, "gpu-idle")])
-def test_a_cause_of_much_of_a_symptom_stands_before_it(cost: int, first: str) -> None:
-    findings = [
-        made("gpu-idle", Saving.at_most(50), severity=Severity.HIGH),
-        made("host-sync", Saving.at_most(9), cost, severity=Severity.LOW),
-        made("exposed-copy", Saving.at_most(900), severity=Severity.MEDIUM),
-    ]
-    ids = [one.id for one in in_order(findings, STEP_NS)]
-    assert ids[0] == first
-    assert ids.index("exposed-copy") == (2 if first == "host-sync" else 1)
-
-
-@pytest.mark.parametrize(
-    ("exposed", "order"),
-    [
-        (90, ["pipeline-bubble", "exposed-communication", "gpu-idle"]),
-        (10, ["pipeline-bubble", "gpu-idle", "exposed-communication"]),  # a small part of it
     ],
-)
-def test_a_cause_stands_before_the_symptom_that_is_large(exposed: int, order: list[str]) -> None:
-    findings = [
-        made("gpu-idle", Saving.at_most(50), 95, severity=Severity.HIGH),
-        made("exposed-communication", Saving.at_most(exposed), exposed, severity=Severity.HIGH),
-        made("pipeline-bubble", Saving.at_most(40), 100, severity=Severity.HIGH),
-    ]
-    assert [one.id for one in in_order(findings, STEP_NS)] == order
+}
+
+
+@pytest.mark.parametrize("rule", ORDERS)
+def test_rules(rule: str) -> None:
+    expected = [(one.id, one.rank) for one in ORDERS[rule]]
+    mixed = ORDERS[rule].copy()
+    random.Random(1).shuffle(mixed)
+    for findings in (mixed, mixed[::-1]):
+        assert [(one.id, one.rank) for one in in_order(findings, STEP_NS)] == expected
 
 
 def test_small_fixes_are_named_with_what_proves_them_whatever_their_place() -> None:
@@ -110,16 +123,6 @@ def test_small_fixes_are_named_with_what_proves_them_whatever_their_place() -> N
         "Small and certain: gradient_as_bucket_view=True (1.2 ms of gradients);"
         " pin_memory=True (pageable-copy)."
     )
-
-
-def test_ranks_of_a_finding_stay_together_where_the_first_is() -> None:
-    findings = [
-        made("exposed-copy", Saving.at_most(40), rank=0),
-        made("gpu-idle", Saving.at_most(50), rank=0),
-        made("exposed-copy", Saving.at_most(60), rank=1),
-    ]
-    ordered = [(one.id, one.rank) for one in in_order(findings, STEP_NS)]
-    assert ordered == [("exposed-copy", 1), ("exposed-copy", 0), ("gpu-idle", 0)]
 
 
 def test_a_part_says_of_what_and_stands_before_it_where_both_gain_as_much() -> None:
@@ -179,16 +182,8 @@ def test_real_traces_keep_the_order(real_trace: Path) -> None:
         _check(analysis.result)
 
 
-@pytest.mark.parametrize(
-    ("idle_us", "problem"),
-    [
-        (0, "3 of 60 iterations take 100 ms more each, 33.3 % of the training: a checkpoint"),
-        (9_000, "The GPU idles 90.0 % of the iteration: "),
-    ],
-)
-def test_what_steps_cost_that_the_mean_leaves_out_is_the_verdict(
-    tmp_path: Path, idle_us: int, problem: str
-) -> None:
+def with_checkpoints(idle_us: int) -> TraceBuilder:
+    """Build 60 steps of 10 ms; in three a checkpoint takes 100 ms, which the mean leaves out."""
     trace, at = TraceBuilder(), 0
     for step in range(60):
         for place in range(5):
@@ -199,43 +194,11 @@ def test_what_steps_cost_that_the_mean_leaves_out_is_the_verdict(
         if step % 16 == 15:
             trace.nvtx("save_checkpoint", at, at + 100_000 * US - 10 * US)
             at += 100_000 * US
-    said = three_lines(result_of(trace.write(tmp_path)))
-    assert said is not None
-    assert said.problem.startswith(problem)
-    assert str(said.action).startswith("Save in the background, or less often") == (not idle_us)
-    assert len(" ".join(said.lines).split()) <= MAX_WORDS
+    return trace
 
 
-def test_a_rank_that_starts_late_is_no_cost_of_a_step(tmp_path: Path) -> None:
-    """Others wait for it once: no remedy is due, and no gain of a usual step."""
-
-    def step(host: Host) -> None:
-        host.operator(host.compute, "aten::linear", *kernels.FORWARD * 3)
-        host.collective("all_reduce", WORLD, host.nccl, 40 << 20, after=host.compute)
-        host.follow(host.compute, host.nccl)
-
-    first, late = programs(np.random.default_rng(2), 12, step)
-    late.actions.insert(0, Busy(200_000 * US))
-    path = recorded(Setup((first, late), lambda _: []), tmp_path / "late.sqlite")
-    said = three_lines(result_of(path))
-    assert said is not None
-    assert said.problem.startswith("1 of 12 steps of rank 0 takes 200 ms more, ")
-    assert said.action == "Look at step 0, and at what came before"
-    assert str(said.gain).startswith("at most 200 ms of ")
-
-
-@pytest.mark.parametrize(
-    ("second_half", "idle_us", "problem"),
-    [
-        (1.3, 0, "Iterations become 29."),
-        (1.3, 9_000, "The GPU idles "),  # in each step: more than what they become longer by
-        (0.7, 0, "Nothing costs 1 % of the iteration"),  # as after a warm-up
-        (1.0, 0, "Nothing costs 1 % of the iteration"),
-    ],
-)
-def test_steps_that_become_longer_are_the_verdict(
-    tmp_path: Path, second_half: float, idle_us: int, problem: str
-) -> None:
+def that_changes(second_half: float, idle_us: int = 0) -> TraceBuilder:
+    """Build 80 steps, whose kernels take so many times as long in the second half."""
     noise, trace, at = np.random.default_rng(1), TraceBuilder(), 300_000 * US
     trace.kernel(0, at // 2, "warm_up", launch=(-5 * US, -4 * US))  # a doubt: it is not judged
     for step in range(80):
@@ -245,20 +208,36 @@ def test_steps_that_become_longer_are_the_verdict(
             trace.kernel(at, end, f"gemm_{place}", launch=(at - 5 * US, at - 4 * US))
             at = end
         at += idle_us * US
-    result = result_of(trace.write(tmp_path))
-    said, takes = three_lines(result), text.render(result)
-    assert said is not None
-    assert said.problem.startswith(problem)
-    assert "of the recorded GPU time is judged" in str(said.trust)
-    half = "longer in the second half" if second_half > 1 else "shorter in the second half"
-    assert (half in " ".join(takes.split())) == (second_half != 1)
-    assert len(" ".join(said.lines).split()) <= MAX_WORDS
+    return trace
 
 
-def test_of_ranks_whose_steps_become_longer_the_one_that_computes_longer_is_named(
-    tmp_path: Path,
-) -> None:
-    """A clock falls on rank 1; rank 0, whose step takes as long, waits in the all-reduce."""
+def computing(idle_us: int = 0, **kernels_us: int) -> TraceBuilder:
+    """Build 20 steps of these kernels, after which the GPU idles."""
+    trace, at = TraceBuilder(), 0
+    for _ in range(20):
+        for name, length_us in kernels_us.items():
+            end = at + length_us * US
+            trace.kernel(at, end, f"{name}(float*)", launch=(at - 5 * US, at - 4 * US))
+            at = end
+        at += idle_us * US
+    return trace
+
+
+def reducing(num_ranks: int) -> TraceBuilder:
+    """Build ranks that reduce: of one alone nothing shows how long its collectives wait."""
+    trace, reduced = TraceBuilder(), "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(void*)"
+    for step in range(20):
+        for rank in range(num_ranks):
+            at, how = step * 1_000 * US, How(pid=1000 + rank, device=rank)
+            how["launch"] = at - 9 * US, at - 8 * US
+            trace.kernel(at, at + 500 * US, "gemm(float*)", **how)
+            how["launch"], how["stream"] = (at - 7 * US, at - 6 * US), 20
+            trace.kernel(at + 502 * US, at + 990 * US, reduced, **how)
+    return trace
+
+
+def on_a_rank_whose_clock_falls() -> TraceBuilder:
+    """That is rank 1; rank 0, whose step takes as long, waits in the all-reduce."""
     trace, at = TraceBuilder(), 0
     noise = np.random.default_rng(1)
     for step in range(40):
@@ -271,72 +250,48 @@ def test_of_ranks_whose_steps_become_longer_the_one_that_computes_longer_is_name
             how["launch"], how["stream"] = (at - 7 * US, at - 6 * US), 20
             trace.kernel(at + long[rank], end - rank * US, ALL_REDUCE, **how)
         at = end + 5 * US
-    said = three_lines(result_of(trace.write(tmp_path)))
-    assert said is not None
-    assert said.problem.startswith("Iterations of rank 1 become 2")
-    assert said.problem.endswith("as many kernels run longer.")
-    assert str(said.action).startswith("See whether its clock fell")
+    return trace
 
 
-@pytest.mark.parametrize(
-    ("kernels_us", "named"),
-    [
-        ({"sweep": 900, "norm": 500, "update": 50}, ", mostly sweep."),
-        ({"sweep": 450, "norm": 400, "gemm_a": 500, "gemm_b": 500}, ", mostly matmul."),
-        ({"sweep": 450, "update": 450, "scale": 300}, ", mostly sweep and update."),
-        ({"sweep": 450, "update": 450, "scale": 450, "shift": 450, "sum": 450}, "."),
-    ],
-)
-def test_what_takes_most_of_the_compute_is_named(
-    tmp_path: Path, kernels_us: dict[str, int], named: str
-) -> None:
-    """A kernel, else a category of kernels, else two kernels; nothing where none takes half."""
-    trace, at = TraceBuilder(), 0
-    for _ in range(20):
-        for name, length_us in kernels_us.items():
-            end = at + length_us * US
-            trace.kernel(at, end, f"{name}(float*)", launch=(at - 5 * US, at - 4 * US))
-            at = end
-    said = three_lines(result_of(trace.write(tmp_path)))
-    assert said is not None
-    assert said.problem.endswith(f"compute takes 100.0 % of the iteration{named}")
+PROGRAMS: dict[str, Callable[[], TraceBuilder]] = {
+    "rare checkpoints": lambda: with_checkpoints(0),
+    "more idle time than rare checkpoints": lambda: with_checkpoints(9_000),
+    "steps that become longer": lambda: that_changes(1.3),
+    "more idle time than steps become longer by": lambda: that_changes(1.3, 9_000),
+    "steps that become shorter, as after a warm-up": lambda: that_changes(0.7),
+    "steps that stay as they are": lambda: that_changes(1),
+    "steps that become longer on one of two ranks": on_a_rank_whose_clock_falls,
+    "mostly one kernel": lambda: computing(sweep=900, norm=500, update=50),
+    "mostly one category": lambda: computing(sweep=450, norm=400, gemm_a=500, gemm_b=500),
+    "mostly two kernels": lambda: computing(sweep=450, update=450, scale=300),
+    "five kernels": lambda: computing(sweep=450, update=450, scale=450, shift=450, sum=450),
+    "compute and little idle time": lambda: computing(80, sweep=900, norm=500),
+    "compute and more idle time": lambda: computing(300, sweep=900, norm=500),
+    "communication of one rank alone": lambda: reducing(1),
+    "communication of two ranks": lambda: reducing(2),
+}
 
 
-@pytest.mark.parametrize(("idle_us", "dominates"), [(80, True), (300, False)])
-def test_compute_is_named_before_a_cause_that_gains_little(
-    tmp_path: Path, idle_us: int, dominates: bool
-) -> None:
-    trace, at = TraceBuilder(), 0
-    for _ in range(20):
-        for name, length_us in (("sweep", 900), ("norm", 500)):
-            end = at + length_us * US
-            trace.kernel(at, end, f"{name}(float*)", launch=(at - 5 * US, at - 4 * US))
-            at = end
-        at += idle_us * US
-    said = three_lines(result_of(trace.write(tmp_path)))
-    assert said is not None
-    begin = "Compute takes 94.6 % of the iteration, mostly sweep. The GPU idles 5.4 %"
-    assert said.problem.startswith(begin if dominates else "The GPU idles 17.6 %")
-    assert len(" ".join(said.lines).split()) <= MAX_WORDS
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
+    result = result_of(PROGRAMS[name]().write(tmp_path))
+    _, _, page = text.render(result).partition("\n\n")
+    kept(filter(None, page[: page.index("Where the time went")].splitlines()))
+    assert len(" ".join(known(three_lines(result)).lines).split()) <= MAX_WORDS
 
 
-@pytest.mark.parametrize(("num_ranks", "is_known"), [(1, False), (2, True)])
-def test_waits_that_are_not_known_weaken_the_verdict(
-    tmp_path: Path, num_ranks: int, is_known: bool
-) -> None:
-    """Of one rank of several nothing shows how long its collectives wait."""
-    trace, reduced = TraceBuilder(), "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(void*)"
-    for step in range(20):
-        for rank in range(num_ranks):
-            at, how = step * 1_000 * US, How(pid=1000 + rank, device=rank)
-            how["launch"] = at - 9 * US, at - 8 * US
-            trace.kernel(at, at + 500 * US, "gemm(float*)", **how)
-            how["launch"], how["stream"] = (at - 7 * US, at - 6 * US), 20
-            trace.kernel(at + 502 * US, at + 990 * US, reduced, **how)
-    said = three_lines(result_of(trace.write(tmp_path)))
-    assert said is not None
-    assert "Communication" in said.problem
-    assert (said.trust == "waits for other ranks are not known") is not is_known
+def test_a_rank_that_starts_late_is_no_cost_of_a_step(tmp_path: Path, kept: Kept) -> None:
+    """Others wait for it once: no remedy is due, and no gain of a usual step."""
+
+    def step(host: Host) -> None:
+        host.operator(host.compute, "aten::linear", *kernels.FORWARD * 3)
+        host.collective("all_reduce", WORLD, host.nccl, 40 << 20, after=host.compute)
+        host.follow(host.compute, host.nccl)
+
+    first, late = programs(np.random.default_rng(2), 12, step)
+    late.actions.insert(0, Busy(200_000 * US))
+    path = recorded(Setup((first, late), lambda _: []), tmp_path / "late.sqlite")
+    kept(known(three_lines(result_of(path))).lines)
 
 
 @pytest.mark.parametrize(
@@ -362,19 +317,6 @@ def test_findings_of_a_rank_that_hardly_ran(
     findings = analyze(*paths).findings
     (copied,) = [finding for finding in findings if finding.id == "exposed-copy"]
     assert (copied.rank, copied.severity) == (1, severity)
-
-
-def test_what_may_be_in_order_stands_before_nothing_that_is_more() -> None:
-    """Operations behind others on their stream: `info`, where they may depend on each other."""
-    for severity, first in (
-        (Severity.INFO, "exposed-communication"),
-        (Severity.LOW, "nccl-serialization"),
-    ):
-        findings = [
-            made("exposed-communication", Saving.at_most(400), 480, severity=Severity.HIGH),
-            made("nccl-serialization", Saving.at_most(400), 290, severity=severity),
-        ]
-        assert in_order(findings, STEP_NS)[0].id == first
 
 
 def test_a_cause_that_gains_nothing_hides_no_symptom() -> None:
