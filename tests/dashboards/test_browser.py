@@ -182,24 +182,6 @@ def grid(page: Page, name: str) -> list[dict[str, str]]:
     return rows
 
 
-def test_overview(page: Page, sample_url: str) -> None:
-    expected = document("ddp")
-    shown(page, sample_url)
-    expect(page.locator('#menu a[aria-current="page"]')).to_have_text("Overview")
-    rows = cells(page, "table.breakdown")
-    assert len(rows) == len(expected["breakdown"])
-    for row, result in zip(rows, expected["breakdown"], strict=True):
-        window = result["window_ns"]
-        parts = ("compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns")
-        hidden = result["overlapped_communication_ns"] / result["communication_ns"]
-        assert row[0] == f"rank {result['rank']}"
-        assert row[3:] == [
-            f"{window / 1e6:.3f}",
-            *(f"{100 * result[part] / window:.1f}" for part in parts),
-            f"{100 * hidden:.1f}",
-        ]
-
-
 IS_DRAWN = """card => [...card.querySelectorAll(":scope > .columns figure img")].every(
     image => image.complete && image.naturalWidth)"""
 
@@ -253,29 +235,6 @@ def test_steps(page: Page, sample_url: str) -> None:
         assert row["slowest_ns"] == f"{slowest['window_ns'] / 1e6:.3f}"
         assert row["number"] == str(slowest["step"])
     assert page.evaluate(NUM_ROWS, "steps-bars") == 2
-
-
-@pytest.mark.long
-def test_links(page: Page, serve: Serve) -> None:
-    expected = document("link-counters")
-    shown(page, f"{serve(SAMPLE.with_stem('link-counters'))}/links")
-    rows = grid(page, "link-uses")
-    assert len(rows) == len(expected["links"])
-    for row, use in zip(rows, expected["links"], strict=True):
-        assert row["bytes"] == f"{use['bytes']:,}"
-        rate = use["gb_per_s"]
-        assert row["gb_per_s"] == ("–" if rate is None else f"{rate:,.3f}")  # noqa: RUF001
-    page.wait_for_selector("#link-rates canvas")
-    # Those that carried next to nothing are not drawn, and said.
-    said = re.search(
-        r"the (\d+) of (\d+) links that come closest to their peak.*\b(\d+) links? below 1 %",
-        page.locator("#page").inner_text(),
-        re.DOTALL,
-    )
-    assert said is not None
-    num_drawn, num_used, num_idle = map(int, said.groups())
-    assert num_drawn < num_used == len(expected["links"]) - num_idle
-    assert page.evaluate(NUM_ROWS, "link-rates") == num_drawn
 
 
 @pytest.mark.long

@@ -10,27 +10,32 @@ from collections.abc import Callable, Iterable
 from functools import cache, partial
 from itertools import groupby, product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from weakref import finalize
 
 from dash.development.base_component import Component
 
 from dashboards.address import Address
-from dashboards.pages import compare, what_if
+from dashboards.pages import compare, query, what_if
+from dashboards.pages.query import EXAMPLES
 from dashboards.pages.registry import PAGES, Page
+from dashboards.queries import answer
 from dashboards.questions import CompareQuestion, PendingAnswer, compared_with
 from dashboards.server.app import _page
 from dashboards.timeline.search import ORDERS
 from dashboards.view import View
 from dashboards.widgets.charts import shortened
+from sample_traces.simulator import simulate_ddp
 from tests.support.dashboard import asking
 from tests.support.traces import SAMPLE_FOLDER, analysis_of
-from traceprof.analysis import Analysis, Options
+from traceprof.analysis import FINDING_IDS, Analysis, Options, analyze
 from traceprof.replay.whatif import answers_to
 from traceprof.version import __version__
 
 KEPT = Path(__file__).parents[1] / "dashboards" / "kept"
 _MAX_VALUES = 12  # of a list of numbers, that are written one by one
-_MAX_LISTED = 8  # that have a line of their own in a chart or an answer
+_MAX_LISTED = 12  # that have a line of their own in a chart or an answer
 _INLINE = {"Span", "Strong", "Code", "Small", "Link", "A", "Button", "Label", "Img"}
 _MARKS = {"H1": "", "H2": "## ", "H3": "### ", "H4": "#### ", "Li": "- "}
 
@@ -59,12 +64,18 @@ def _compare(analysis: Analysis) -> list[str]:
     return _lines(compare.drawn(PendingAnswer(compared, is_over=True)))
 
 
+def _query(analysis: Analysis) -> list[str]:
+    sql = EXAMPLES["the parts of each step"]
+    result = PendingAnswer(answer(analysis, sql), is_over=True)
+    return _lines(query.drawn(result, View(analysis, Address(query.PATH, sql=sql))))
+
+
 def _asked(questions: Callable[[Ask], None], analysis: Analysis) -> list[str]:
     lines: list[str] = []
-    answer = asking(analysis)
+    reply = asking(analysis)
 
     def ask(route: str, **asked: object) -> Any:
-        while (said := answer(route, **asked)).get("state") == "asked":
+        while (said := reply(route, **asked)).get("state") == "asked":
             time.sleep(0.05)
         lines.extend([f"## {route} {_value(asked)}", *_fields(said)])
         return said
@@ -112,9 +123,12 @@ def _events(ask: Ask) -> None:
                 ask("collective", id=event["id"])
 
 
+_SEARCHES = ("AllReduce", "kind:copy > 2 us", "rank:0 step", "bytes=184549376", "stream:20 < 40 us")
+
+
 def _found(ask: Ask) -> None:
     _, _, few = _rows(ask)
-    for text, way in product(("nccl", "kind:copy > 2 us", "rank:0 step"), ("next", "previous")):
+    for text, way in product(_SEARCHES, ("next", "previous")):
         ask("search", text=text, at=few["start"], direction=way)
     for order in ORDERS:
         ask("matches", text="kind:communication kind:copy kind:mark", order=order, most=3)
@@ -130,6 +144,7 @@ SECTIONS: dict[str, Callable[[Analysis], list[str]]] = {
     **{f"{page.TITLE} of two steps of a rank": partial(_chosen, page) for page in PAGES},
     what_if.TITLE: _what_if,
     compare.TITLE: _compare,
+    query.TITLE: _query,
     "Rows": partial(_asked, _all_ranks),
     "Tiles": partial(_asked, _drawn),
     "Events": partial(_asked, _events),
@@ -138,10 +153,11 @@ SECTIONS: dict[str, Callable[[Analysis], list[str]]] = {
 }
 """What is kept, by title: pages, and answers to the timeline."""
 _ALL = ("Overview", "Timeline", "Steps", "Kernels", "Overlap", "NCCL", "Links", "Ranks")
-_CHOSEN = ("Overview", "Steps", "Kernels", "NCCL", "Launch queue", "Links", "Ranks")
+_CHOSEN = ("Overview", "Timeline", "Steps", "Kernels", "NCCL", "Launch queue", "Links", "Ranks")
+_MANY = "ddp-of-20-ranks"  # which is simulated where it is needed
 OF_SAMPLES = {
-    "ddp": (*_ALL, "Rows", "Tiles", "Events", "Search", "Critical path"),
-    "gloo": (*_ALL, "Launch queue"),
+    "ddp": (*_ALL, "Query", "Rows", "Tiles", "Events", "Search", "Critical path"),
+    "gloo": (*_ALL, "Launch queue", "What if"),
     "mpi-wait": _ALL,
     "uneven-clock": (*_ALL, *(f"{title} of two steps of a rank" for title in _CHOSEN)),
     "launch-queue-stall": ("Overview", "Steps", "NCCL", "Launch queue", "Ranks"),
@@ -152,15 +168,31 @@ OF_SAMPLES = {
     "peer-copies": ("Links", "Overlap"),
     "busy-python": ("Tiles", "Events"),
     "host-stall": ("Tiles", "Events"),
-    "marks": ("Tiles", "Events", "Search"),
+    "marks": ("Rows", "Tiles", "Events", "Search"),
+    "training": ("Search", "What if"),
+    _MANY: (*_ALL, "Launch queue"),
 }
 """Titles of what is kept of samples: each where it shows most."""
 
 
+@cache
+def _of_many_ranks() -> Analysis:
+    folder = TemporaryDirectory()
+    path = Path(folder.name) / f"{_MANY}.sqlite"
+    simulate_ddp(path, gpus=20, steps=4, kernels_per_step=20, seed=3)
+    others = {*FINDING_IDS} - {"exposed-communication"}
+    analysis = analyze(path, options=Options(skip=sorted(others)))
+    finalize(analysis, folder.cleanup)
+    return analysis
+
+
 def shown(sample: str, title: str) -> str:
     """Return what a page shows of a sample, or what the server answers."""
-    with analysis_of(SAMPLE_FOLDER / f"{sample}.sqlite") as analysis:
-        text = "\n".join(SECTIONS[title](analysis))
+    if sample == _MANY:
+        text = "\n".join(SECTIONS[title](_of_many_ranks()))
+    else:
+        with analysis_of(SAMPLE_FOLDER / f"{sample}.sqlite") as analysis:
+            text = "\n".join(SECTIONS[title](analysis))
     return text.replace(f"{SAMPLE_FOLDER}/", "").replace(__version__, "VERSION")
 
 
@@ -257,11 +289,16 @@ def _indented(lines: Iterable[str]) -> list[str]:
 
 
 def _grid(grid: Any) -> list[str]:
-    """Return a table as the browser shows it, columns that it only saves in brackets."""
+    """Return a table: columns with a filter have a *, those that are saved only, brackets."""
     columns = grid.columnDefs
-    heads = [f"({one['headerName']})" if one.get("hide") else one["headerName"] for one in columns]
+    is_scrolled = grid.style["height"] is not None
+    heads = [
+        f"({one['headerName']})" if one.get("hide") else one["headerName"] + "*" * ("filter" in one)
+        for one in columns
+    ]
     rows = [" | ".join(_cell(one, row) for one in columns) for row in grid.rowData]
-    return [f"table {grid.id['name']}: {' | '.join(heads)}", *_indented(rows)]
+    name = f"{grid.id['name']}{' (scrolled)' * is_scrolled}"
+    return [f"table {name}: {' | '.join(heads)}", *_indented(rows)]
 
 
 def _cell(column: dict[str, Any], row: dict[str, Any]) -> str:

@@ -36,8 +36,6 @@ from tests.support.traces import SAMPLE
 from tests.support.workers import until
 from traceprof.analyses.breakdown import Measures
 from traceprof.analysis import Analysis, Options, analyze
-from traceprof.comparison.ask import compare as compare_sides
-from traceprof.units import duration
 
 BEFORE, AFTER = SAMPLE, SAMPLE.with_stem("overlap-slowdown")
 QUESTION = CompareQuestion((str(BEFORE),), Options())
@@ -54,21 +52,6 @@ def compared(analysis: Analysis) -> ComparedSides:
     return compared_with(analysis, QUESTION)
 
 
-def test_it_is_what_compare_says(compared: ComparedSides) -> None:
-    expected = compare_sides(BEFORE, AFTER)
-    assert compared.comparison.step == expected.step
-    assert compared.comparison.parts == expected.parts
-    shown = text(compare.drawn(PendingAnswer(compared, is_over=True)))
-    assert expected.headline in shown
-    assert "Kernels that changed the largest changes; all stand below" in shown
-    for part in expected.part_changes:
-        assert f"{part.part} {duration(part.before_ns)} {duration(part.after_ns)}" in shown
-    (grid,) = named(compare.drawn(PendingAnswer(compared, is_over=True)), "AgGrid")
-    assert [row["change_ns"] for row in grid.rowData] == [
-        kernel.change_ns for kernel in expected.kernels
-    ]
-
-
 def test_causes_stand_apart_and_numbers_have_one_minus(analysis: Analysis) -> None:
     back = compared_with(analysis, CompareQuestion((str(SAMPLE.with_stem("training")),), Options()))
     head, split, *_ = compare.drawn(PendingAnswer(back, is_over=True))
@@ -78,26 +61,6 @@ def test_causes_stand_apart_and_numbers_have_one_minus(analysis: Analysis) -> No
     assert minus("-2.2 % (-2.7 to +1.0), 2-3 of --lr-3 and +0") == (
         "−2.2 % (−2.7 to +1.0), 2-3 of --lr-3 and +0"
     )
-
-
-def test_a_side_is_its_recording(analysis: Analysis, compared: ComparedSides) -> None:
-    side = known(compared.after)
-    assert side.reports == (str(AFTER),)
-    for rank, result in zip(side.ranks, analysis.result.breakdown, strict=True):
-        assert rank.rank == result.rank
-        assert [(step.number, step.measures) for step in rank.steps] == [
-            (step.number, step.measures) for step in result.steps
-        ]
-    middle = {
-        rank.rank: sorted(step.measures.window_ns for step in rank.steps if step.is_training)
-        for rank in side.ranks
-    }
-    slowest = max(middle, key=lambda rank: middle[rank][len(middle[rank]) // 2])
-    (shown,) = (rank for rank in side.ranks if rank.rank == side.rank)
-    assert side.rank == slowest
-    (step,) = (step for step in shown.steps if step.number == side.step)
-    assert step.measures.window_ns == middle[slowest][len(middle[slowest]) // 2]
-    assert known(compared.before).reports == (str(BEFORE),)
 
 
 def test_both_sides_show_the_same_rank_where_both_have_it(compared: ComparedSides) -> None:

@@ -9,19 +9,14 @@ from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree as ET
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dashboards.address import Address, parse
+from dashboards.address import Address
 from dashboards.clock import Clock
-from dashboards.pages import launch_queue as queue_figures
-from dashboards.pages import links as link_figures
-from dashboards.pages import nccl as nccl_figures
-from dashboards.pages import overlap as overlap_figures
 from dashboards.pages import ranks
 from dashboards.pages import steps as step_figures
 from dashboards.pages.ranks import wait_matrix
@@ -29,17 +24,14 @@ from dashboards.pages.registry import PAGES
 from dashboards.pages.steps import color_range
 from dashboards.server.app import _page, create_app
 from dashboards.view import View
-from dashboards.widgets.charts import MAX_POINTS, envelope, shortened
+from dashboards.widgets.charts import envelope, shortened
 from dashboards.widgets.components import Split
 from dashboards.widgets.findings import DRAWING
 from tests.support.builders import TraceBuilder
 from tests.support.dashboard import charts, components, named, text
 from tests.support.traces import GPU_SAMPLES, analysis_of
-from traceprof.analyses import launch_queue, links, overlap_slowdown
 from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
-from traceprof.analyses.links.link_counters import link_rates
 from traceprof.analysis import Analysis
-from traceprof.documents.analysis.records import document
 from traceprof.intervals import even_limits
 from traceprof.run.rank import WindowKind
 
@@ -72,33 +64,6 @@ def of_samples(names: set[str]) -> pytest.MarkDecorator:
 def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
     with analysis_of(request.param) as opened:
         yield opened
-
-
-@of_samples(ALL)
-def test_bars_of_steps_add_up(analysis: Analysis) -> None:
-    steps = msgspec.to_builtins(document(analysis.result))["steps"]
-    results = [result for result in analysis.result.breakdown if result.steps]
-    assert bool(results) == bool(steps)
-    if not results:
-        return
-    bars = [step_figures.step_bars([result]) for result in results]
-    hrefs = [f"/timeline?rank={result.rank}" for result in results]
-    drawn = step_figures.stacked(results, bars, hrefs, Clock(0))
-    fields = [part["field"] for part in drawn["parts"]]
-    for row, result in zip(drawn["rows"], results, strict=True):
-        steps_of_rank = [step for step in steps if step["rank"] == result.rank]
-        total = np.sum([row[field] for field in fields], axis=0)
-        assert total.tolist() == [step["window_ns"] for step in steps_of_rank]
-        for field in (*fields, "start_ns", "end_ns"):
-            assert row[field] == [step[field] for step in steps_of_rank]
-    heat = step_figures.heat(Split(results, []), step_figures.step_grid(results), hrefs, Clock(0))
-    times = {
-        (rank.rank, number): time
-        for rank, row in zip(results, heat["rows"], strict=True)
-        for number, time in zip(heat["step"], row["length_ns"], strict=True)
-        if time is not None
-    }
-    assert times == {(step["rank"], step["step"]): step["window_ns"] for step in steps}
 
 
 def many_steps(num: int) -> BreakdownResult:
@@ -174,70 +139,6 @@ def test_a_scale_of_one_value_has_two_ends() -> None:
     assert low < high
 
 
-@of_samples({"overlap-slowdown"})
-def test_gain_and_cost_are_the_finding_s(analysis: Analysis) -> None:
-    results = analysis.of(overlap_slowdown)
-    hidden, cost, net = overlap_figures.gain_and_cost(results)["series"]
-    findings = {
-        finding.rank: finding for finding in analysis.findings if finding.id == "overlap-slowdown"
-    }
-    assert findings.keys() == {result.rank for result in results} == {0, 1}
-    for index, result in enumerate(results):
-        finding = findings[result.rank]
-        assert hidden["rows"][index] == cost["rows"][index] == net["rows"][index] == index
-        assert hidden["values"][index] == finding.metrics["hidden_ns"]
-        assert cost["values"][index] == -finding.impact_ns
-        assert net["values"][index] == finding.metrics["net_gain_ns"]
-
-
-@of_samples(ALL)
-def test_operations_are_drawn_as_they_are(analysis: Analysis) -> None:
-    uses = [
-        (collective.rank, use)
-        for collective in analysis.result.collectives
-        for use in collective.uses
-    ]
-    drawn = nccl_figures.time(uses)
-    (points,) = drawn["series"]
-    rows = msgspec.to_builtins(document(analysis.result))["collectives"]
-    assert points["values"] == [row["total_ns"] for row in rows]
-    for row, lane, notes in zip(rows, points["rows"], points["notes"], strict=True):
-        assert notes[0].startswith(f"rank {row['rank']}: ")
-        assert drawn["rows"][lane]["name"].startswith(row["operation"])
-
-
-@of_samples(ALL)
-def test_the_queue_s_depth_reaches_what_was_measured(analysis: Analysis) -> None:
-    for result, rank in zip(analysis.of(launch_queue), analysis.run.ranks, strict=True):
-        drawn = queue_figures.drawn_row(View(analysis, Address("/launch-queue")), result)
-        assert max(drawn["most"]) == result.metrics.max_queue_depth
-        assert len(drawn["times"]) == len(drawn["most"]) + 1 == len(drawn["least"]) + 1
-        assert drawn["limit"] == result.stalls.cap
-        pieces = np.diff(even_limits(rank.window.start_ns, rank.window.end_ns, MAX_POINTS))
-        blocked = drawn["blocked"]
-        length = np.array(blocked["ends"]) - np.array(blocked["starts"])
-        taken = float((np.array(blocked["shares"]) * length).sum())
-        assert taken == pytest.approx(result.metrics.blocked_ns, rel=1e-5, abs=int(pieces.max()))
-
-
-@of_samples(ALL)
-def test_rates_are_drawn_against_their_peaks(analysis: Analysis) -> None:
-    rank = analysis.run.ranks[0]
-    limits = even_limits(rank.window.start_ns, rank.window.end_ns, 50)
-    rates = link_rates(rank, rank.window, limits)
-    known = msgspec.to_builtins(document(analysis.result))["links"]
-    assert {rate.direction for rate in rates} == {
-        link["direction"] for link in known if link["rank"] == rank.rank
-    }
-    drawn = link_figures.rates_over_time([(rank.rank, rate, limits) for rate in rates], Clock(0))
-    for row, link in zip(drawn["rows"], rates, strict=True):
-        assert row["limit"] == link.peak
-        for values, measured in ((row["mean"], link.mean), (row["most"], link.most)):
-            shown = np.array([np.nan if value is None else value for value in values])
-            top = max(link.peak or 0, float(np.nanmax(link.most, initial=0)))
-            assert np.allclose(shown, measured, atol=1e-4 * top, equal_nan=True)
-
-
 @pytest.mark.long
 def test_a_grid_of_many_ranks_has_fewer_columns() -> None:
     one = many_steps(1250)
@@ -248,21 +149,6 @@ def test_a_grid_of_many_ranks_has_fewer_columns() -> None:
     hrefs = [f"/timeline?rank={rank}" for rank in range(512)]
     drawn = step_figures.heat(Split(results, []), grid, hrefs, Clock(0))
     assert len(gzip.compress(json.dumps(drawn).encode(), 4)) < 300_000
-
-
-@of_samples({"p2p-slower-than-copy", "peer-copies"})
-def test_the_peer_matrix_has_every_byte(analysis: Analysis) -> None:
-    copied = [
-        link
-        for link in msgspec.to_builtins(document(analysis.result))["links"]
-        if link["direction"] == "p2p"
-    ]
-    assert copied
-    devices = [rank.device for rank in analysis.run.ranks]
-    drawn = link_figures.peer_matrix([one.copies for one in analysis.of(links)], devices)
-    written = [value for row in drawn["rows"] for value in row["values"] if value is not None]
-    assert sum(written) == sum(link["bytes"] for link in copied)
-    assert drawn["high"] == max(written)
 
 
 @pytest.fixture(scope="module")
@@ -328,77 +214,6 @@ def test_long_names_lose_their_middle() -> None:
     assert shortened("<script>") == "<script>"
 
 
-@of_samples({"uneven-clock"})
-def test_the_late_rank_is_the_dark_row(analysis: Analysis) -> None:
-    (drawn,) = (
-        drawn
-        for drawn in charts(step_figures.layout(View(analysis, Address("/steps"))))
-        if drawn["kind"] == "heat"
-    )
-    late = msgspec.to_builtins(document(analysis.result))
-    (straggler,) = (found for found in late["findings"] if found["id"] == "straggler")
-    values = np.array([row["length_ns"] for row in drawn["rows"]], float)
-    assert [row["title"] for row in drawn["rows"]] == [f"rank {rank}" for rank in range(3)]
-    assert values[:2].tolist() == np.zeros((2, 8)).tolist()
-    # The others were there, by their own starts of the operation.
-    row, compared = straggler["rank"], analysis.ranks
-    (waits,) = compared.waits
-    start = waits.start_ns[:, [compared.ranks.index(rank) for rank in (0, 1, 2)]]
-    lateness = start[:, row] - np.median(np.delete(start, row, axis=1), axis=1)
-    steps = [step for step in late["steps"] if step["rank"] == row]
-    for column, step in enumerate(steps):
-        inside = (start[:, row] >= step["start_ns"]) & (start[:, row] < step["end_ns"])
-        assert values[row, column] == pytest.approx(lateness[inside].max(), abs=1)
-        at = start[:, row][inside][lateness[inside].argmax()]
-        assert drawn["rows"][row]["start_ns"][column] < at < drawn["rows"][row]["end_ns"][column]
-
-
-@of_samples({"launch-queue-stall", "initialisation"})
-def test_slow_steps_are_framed_and_listed_as_in_the_report(analysis: Analysis) -> None:
-    tree = step_figures.layout(View(analysis, Address("/steps")))
-    (rows,) = (grid.rowData for grid in named(tree, "AgGrid") if grid.id["name"] == "slow-steps")
-    expected = [
-        (of_rank["rank"], step["number"], step["step_ns"], step["extra_ns"])
-        for of_rank in msgspec.to_builtins(analysis.measured.slow_steps)
-        for step in of_rank["steps"]
-    ]
-    expected.sort(key=lambda step: -step[-1])
-    fields = ("rank", "number", "step_ns", "extra_ns")
-    assert [tuple(row[field] for field in fields) for row in rows] == expected
-    steps = {
-        (step["rank"], step["step"]): step
-        for step in msgspec.to_builtins(document(analysis.result))["steps"]
-    }
-    for row in rows:
-        place = parse(*row["href"].partition("?")[::2])
-        step = steps[row["rank"], row["number"]]
-        assert (place.start_ns, place.end_ns) == (step["start_ns"], step["end_ns"])
-    (stacks,) = (drawn for drawn in charts(tree) if drawn["kind"] == "stacks")
-    framed = {
-        (row["title"], slow["number"], row["labels"][slow["bar"]])
-        for row in stacks["rows"]
-        for slow in row["slow"]
-    }
-    assert framed == {
-        (f"rank {rank}", str(number), f"step {number}") for rank, number, *_ in expected
-    }
-    chosen = View(analysis, Address("/steps", start_ns=0, end_ns=10**12))
-    grids = named(step_figures.layout(chosen), "AgGrid")
-    assert "slow-steps" not in {grid.id["name"] for grid in grids}
-
-
-@of_samples({"uneven-clock"})
-def test_ranks_stand_against_their_peers_as_in_the_report(analysis: Analysis) -> None:
-    tree = ranks.layout(View(analysis, Address("/ranks")))
-    (rows,) = (grid.rowData for grid in named(tree, "AgGrid") if grid.id["name"] == "ranks-against")
-    work = msgspec.to_builtins(document(analysis.result))["run"]["work"]
-    for row, own in zip(rows, work, strict=True):
-        assert (row["rank"], row["work_ns"]) == (own["rank"], own["compute_ns"])
-        assert (row["excess_ns"], row["noise_ns"]) == (own["excess_ns"], own["noise_ns"])
-    assert max(rows, key=lambda row: row["excess_ns"])["rank"] == 2
-    assert max(rows, key=lambda row: row["made_ns"])["share_last"] == 1
-
-
 def test_waits_are_drawn_as_they_were_measured(straggling: tuple[Analysis, int]) -> None:
     result, _ = straggling
     comparison = result.ranks
@@ -458,10 +273,3 @@ def test_even_limits_cut_a_window_into_even_pieces(start: int, length: int, num:
     pieces = np.diff(limits)
     assert pieces.min() >= 1
     assert pieces.max() - pieces.min() <= 1
-
-
-def test_times_are_the_report_s_own_or_since_the_first_operation() -> None:
-    assert Clock(0).text(1_503_242_000) == "1.503242 s"
-    utc = 1_726_722_437_796_624_059
-    assert Clock(utc).text(utc + 42_000) == "+0.000042 s"
-    assert Clock(utc).second(utc + 1) == 1e-9

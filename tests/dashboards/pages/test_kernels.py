@@ -13,8 +13,8 @@ import pytest
 from msgspec import structs
 from playwright.sync_api import Page, expect
 
-from dashboards.address import Address, parse
-from dashboards.pages import kernels, nccl, overlap
+from dashboards.address import Address
+from dashboards.pages import kernels, overlap
 from dashboards.pages.kernels import modules_card, modules_part
 from dashboards.questions import (
     CompareQuestion,
@@ -26,11 +26,10 @@ from dashboards.questions import (
 from dashboards.view import View
 from tests.support import profiler_events as profile
 from tests.support.builders import ALL_REDUCE, TraceBuilder
-from tests.support.dashboard import Serve, Timeline, charts, named, text
+from tests.support.dashboard import Serve, Timeline, named, text
 from tests.support.selection import known
 from tests.support.traces import SAMPLE, analysis_of
 from tests.support.workers import until
-from traceprof.analyses import overlap_slowdown
 from traceprof.analyses.kernels.launched_kernels import LaunchedKernels, ModuleUse
 from traceprof.analysis import Analysis, analyze
 from traceprof.documents.comparison import ModuleChange
@@ -51,24 +50,6 @@ def rows(analysis: Analysis, address: Address, *, of_compute: bool = False) -> l
     compute, by_name = named(kernels.layout(View(analysis, address)), "AgGrid")
     listed: list[dict[str, Any]] = (compute if of_compute else by_name).rowData
     return listed
-
-
-def test_compute_adds_up_to_that_of_the_breakdown(analysis: Analysis) -> None:
-    computed = [measured.whole.compute_ns for measured in analysis.result.breakdown]
-    shown = rows(analysis, Address(), of_compute=True)
-    assert sum(row["total_ns"] for row in shown) == pytest.approx(sum(computed) / len(computed))
-    assert sum(row["share"] for row in shown) == pytest.approx(1)
-    (alone,) = (parts for parts in analysis.measured.compute if parts.rank == 1)
-    of_one = rows(analysis, Address(rank=(1,)), of_compute=True)
-    assert [row["total_ns"] for row in of_one] == pytest.approx(
-        [part.total_ns for part in alone.parts]
-    )
-    window = next(rank.window for rank in analysis.run.ranks if rank.rank == 1)
-    middle = (window.start_ns + window.end_ns) // 2
-    halves = ((window.start_ns, middle), (middle, window.end_ns))
-    addresses = [Address(rank=(1,), start_ns=start, end_ns=end) for start, end in halves]
-    both = sum(row["total_ns"] for one in addresses for row in rows(analysis, one, of_compute=True))
-    assert both == pytest.approx(alone.total_ns)
 
 
 def test_kernels_reach_a_share_of_the_peak_where_shapes_say_it(tmp_path: Path) -> None:
@@ -111,36 +92,6 @@ def test_what_a_step_reaches_of_the_peak_is_said_as_in_the_report() -> None:
         assert "MFU" not in text(kernels.layout(View(analysis, chosen)))
 
 
-def test_times_are_the_means_over_the_ranks_chosen(analysis: Analysis) -> None:
-    tables = analysis.measured.kernels
-    shown = rows(analysis, Address())
-    for field in ("total_ns", "per_step_ns"):
-        expected: dict[str, float] = {}
-        for use in (use for table in tables for use in table.uses):
-            mean = getattr(use, field) / len(tables)
-            expected[use.name] = expected.get(use.name, 0) + mean
-        assert sorted(row[field] for row in shown) == pytest.approx(sorted(expected.values()))
-    assert sum(row["share"] for row in shown) == pytest.approx(1)
-    (alone,) = (table for table in tables if table.rank == 1)
-    of_one = rows(analysis, Address(rank=(1,)))
-    assert [row["total_ns"] for row in of_one] == [use.total_ns for use in alone.uses]
-    for field in ("count", "per_step_ns", "median_ns"):
-        assert [row[field] for row in of_one] == [getattr(use, field) for use in alone.uses]
-
-
-def test_what_is_slower_beside_communication_is_what_overlap_says(analysis: Analysis) -> None:
-    view = View(analysis, Address(rank=(0,)))
-    (result,) = view.of(overlap_slowdown)
-    beside = kernels.beside_communication(view)
-    assert sum(taken - alone for taken, alone in beside.values()) == pytest.approx(
-        sum(one.excess_ns for one in result.signatures)
-    )
-    slowed = [row for row in rows(analysis, Address(rank=(0,))) if row["slowdown"] is not None]
-    assert slowed
-    for row in slowed:
-        assert 0 < row["beside_ns"] <= row["total_ns"]
-
-
 def test_the_first_kernel_of_each_name_is_found(analysis: Analysis) -> None:
     (rank, *_) = analysis.run.ranks
     columns = rank.operations.kernels
@@ -155,17 +106,6 @@ def test_the_first_kernel_of_each_name_is_found(analysis: Analysis) -> None:
             if start <= begin < end:
                 expected.setdefault(rank.kernel_names[name], (begin, stop, index))
         assert found == expected
-
-
-def test_every_kernel_leads_to_the_timeline_of_the_rank_where_it_takes_longest(
-    analysis: Analysis,
-) -> None:
-    for row in rows(analysis, Address(rank=(1,))):
-        place = parse(*str(row["href"]).split("?"))
-        assert (place.path, place.rank, place.chosen.rank) == ("/timeline", (1,), (1,))
-        assert place.search
-        assert place.select
-        assert place.select.startswith("1.op.")
 
 
 @pytest.mark.long
@@ -263,11 +203,6 @@ def page(trace: TraceBuilder, path: Path, module: Any = overlap) -> str:
         return text(module.layout(View(analysis, Address())))
 
 
-def test_without_sizes_no_rate_of_communication_is_known(tmp_path: Path) -> None:
-    shown = page(TraceBuilder().kernel(0, 1000, ALL_REDUCE), tmp_path, nccl)
-    assert re.search(r"No operation's rate is known: the export .* →  nsys profile", shown)
-
-
 def test_without_overlap_no_steps_are_asked_for(tmp_path: Path) -> None:
     """That more steps would show more is said only of kernels that ran beside communication."""
     alone = TraceBuilder().kernel(0, 1000).kernel(1000, 2000, ALL_REDUCE, stream=20)
@@ -291,14 +226,3 @@ def test_what_a_table_leaves_out_is_summed_up(
     tree = module.layout(View(analysis, Address()))
     assert len(named(tree, "AgGrid")[-1].rowData) == 3
     assert re.search(said, text(tree).replace("\N{NO-BREAK SPACE}", " "))
-
-
-def test_the_kernels_that_cost_most_come_first_whatever_their_rank(analysis: Analysis) -> None:
-    found = analysis.result.of(overlap_slowdown)
-    tree = overlap.layout(View(analysis, Address()))
-    shown, drawn = named(tree, "AgGrid")[-1].rowData, charts(tree)[-1]
-    for row, lane in zip(shown, drawn["rows"], strict=False):
-        assert lane["title"].endswith(f" · rank {row['rank']}")
-    costs = sorted((one.excess_ns for rank in found for one in rank.signatures), reverse=True)
-    assert [row["excess_ns"] for row in shown] == pytest.approx(costs)
-    assert len({row["rank"] for row in shown}) == len(found) > 1

@@ -1,56 +1,34 @@
 """The overview: the analysis' own numbers, and names that are never markup."""
 
-import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dashboards import shell
-from dashboards.address import Address, parse
-from dashboards.pages import overview, steps
+from dashboards.address import Address
+from dashboards.pages import overview
 from dashboards.pages.overview import breakdown_card, outliers
 from dashboards.server.app import create_app
 from dashboards.view import View, device_text
-from dashboards.widgets.charts import PARTS
 from dashboards.widgets.findings import DRAWING_WIDTH, metric_text, saving_text
-from tests.support.builders import TraceBuilder
 from tests.support.dashboard import named, text
 from tests.support.planted import made
-from tests.support.selection import known
 from tests.support.traces import SAMPLE, SAMPLES, analysis_of
 from tests.support.two_phases import LONGER, SHORTER, program
 from traceprof.analyses import breakdown
-from traceprof.analyses.verdict.three_lines import three_lines
-from traceprof.analyses.verdict.yields import expected_ns
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.findings import Basis, Saving, by_id, worst_of
 from traceprof.reports.drawings import timeline
 from traceprof.reports.html import svg
-from traceprof.reports.time_text import slow_steps_lines
 from traceprof.reports.tracks import Moment, scenes
-from traceprof.units import duration
 
 
 @pytest.fixture(params=SAMPLES, ids=lambda path: path.stem)
 def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
     with analysis_of(request.param) as result:
         yield result
-
-
-def test_bars_are_as_wide_as_their_shares(analysis: Analysis) -> None:
-    tree = overview.layout(View(analysis, Address()))
-    bars = [element for element in named(tree, "Div") if getattr(element, "className", "") == "bar"]
-    assert len(bars) == len(analysis.result.breakdown)
-    for bar, result in zip(bars, analysis.result.breakdown, strict=True):
-        widths = [float(part.style["width"].removesuffix("%")) for part in bar.children]
-        expected = [
-            100 * getattr(result.judged, measure) / result.judged.window_ns for measure, *_ in PARTS
-        ]
-        assert widths == pytest.approx(expected, abs=1e-4)
-        assert sum(widths) == pytest.approx(100, abs=1e-3)
 
 
 def test_each_card_draws_its_first_evidence_as_the_report_does(analysis: Analysis) -> None:
@@ -69,93 +47,6 @@ def test_each_card_draws_its_first_evidence_as_the_report_does(analysis: Analysi
         scene = made[Moment(worst.rank, first.start_ns, first.end_ns)]
         assert reply.get_data(as_text=True) == svg(timeline(scene, DRAWING_WIDTH))
     assert browser.get(f"/drawing/{len(analysis.findings)}").status_code == 404
-
-
-def test_every_finding_is_shown_and_leads_to_its_evidence(analysis: Analysis) -> None:
-    tree = overview.layout(View(analysis, Address()))
-    shown = text(tree)
-    links = [parse(*link.href.partition("?")[::2]) for link in named(tree, "Link")]
-    for finding in analysis.findings:
-        assert finding.title in shown
-        assert all(advice in shown for advice in finding.advice)
-        of_finding = [
-            link for link in links if link.finding == finding.id and link.rank == (finding.rank,)
-        ]
-        assert bool(of_finding) == bool(finding.evidence)
-        for link in of_finding:
-            evidence = finding.evidence[link.evidence or 0]
-            assert link.path == "/timeline"
-            assert known(link.start_ns) < evidence.start_ns <= evidence.end_ns < known(link.end_ns)
-
-
-def test_the_answer_comes_first(analysis: Analysis) -> None:
-    headline = known(analysis.result.headline)
-    tree = overview.layout(View(analysis, Address()))
-    shown = text(tree)
-    verdict = known(three_lines(analysis.result))
-    assert shown.startswith(f"Overview {verdict.problem}")
-    assert duration(headline.step_ns) in shown
-    links = [link for link in named(tree, "A") if str(link.href).startswith("#finding-")]
-    anchors = [card.id for card in finding_cards(tree)]
-    assert anchors == [f"finding-{group[0].id}" for group in by_id(analysis.findings)]
-    assert {link.href.removeprefix("#") for link in links} <= {*anchors}
-    assert all(link.title and not link.title.startswith("#") for link in links)
-    assert [card.open for card in finding_cards(tree)] == [True, *[False] * (len(anchors) - 1)][
-        : len(anchors)
-    ]
-
-
-def test_bars_are_gains_on_the_scale_of_a_step(analysis: Analysis) -> None:
-    step_ns = known(analysis.result.headline).step_ns
-    cards = finding_cards(overview.layout(View(analysis, Address())))
-    assert cards or not analysis.findings
-    for card, group in zip(cards, by_id(analysis.findings), strict=True):
-        worst = worst_of(group)
-        (bar,) = (part for part in named(card, "Span") if part.className == "gain")
-        limit, proven, *mark = bar.children
-        most = (worst.saving.high_ns or 0) if worst.saving else 0
-        least = (worst.saving.low_ns or 0) if worst.saving and worst.saving.step_ns else 0
-        assert named(card, "Span")[0].children == worst.severity
-        assert f"{duration(worst.impact_ns)} · " in text(card) or not worst.impact_ns
-        assert limit.style["width"] == f"{100 * min(most / step_ns, 1):.2f}%"
-        assert proven.style["width"] == f"{100 * min(least / step_ns, 1):.2f}%"
-        places = [f"{100 * min(expected_ns(worst, step_ns) / step_ns, 1):.2f}%"]
-        has_mark = bool(worst.saving is None or most) and expected_ns(worst, step_ns) > 0
-        assert [one.style["left"] for one in mark] == places * has_mark
-
-
-def test_a_symptom_names_its_cause() -> None:
-    with analysis_of(SAMPLE.with_stem("host-sync")) as analysis:
-        shown = text(overview.layout(View(analysis, Address())))
-    assert {"host-sync", "gpu-idle"} <= {finding.id for finding in analysis.findings}
-    assert "gpu-idle ranks 0-1 because of host-sync" in shown
-
-
-def test_slow_steps_are_those_of_the_report() -> None:
-    with analysis_of(SAMPLE.with_stem("initialisation")) as analysis:
-        lines = slow_steps_lines(analysis.result)
-        shown = text(overview.layout(View(analysis, Address())))
-    assert lines
-    assert all(line in shown for line in lines)
-
-
-def test_what_a_step_could_take_is_said_with_what_brings_it_there(analysis: Analysis) -> None:
-    headline = known(analysis.result.headline)
-    savings, replay = headline.savings, headline.savings.replay
-    shown = " ".join(text(overview.layout(View(analysis, Address()))).split())
-    if replay is None:
-        assert "What it could take is not known" in shown
-    elif savings.possible_step_ns is None:
-        assert known(replay.refused) in shown
-    elif savings.gains:
-        assert f"It could take {duration(savings.possible_step_ns)}" in shown
-        for gain in savings.gains:
-            assert f"−{duration(gain.gain_ns)} without {gain.finding}" in shown
-        assert ". By a replay" in shown
-    for line in known(three_lines(analysis.result)).lines:
-        assert " ".join(line.split()) in shown
-    for group in by_id(analysis.findings):
-        assert saving_text(worst_of(group).saving) in shown
 
 
 @pytest.mark.parametrize(
@@ -196,22 +87,6 @@ def test_what_lies_in_another_phase_is_of_its_step(tmp_path: Path) -> None:
     assert "of 100 µs, second phase" in shown
 
 
-def finding_cards(tree: Any) -> list[Any]:
-    """Return the findings of an overview."""
-    return [
-        card for card in named(tree, "Details") if getattr(card, "id", "").startswith("finding-")
-    ]
-
-
-def test_every_large_part_is_owned(analysis: Analysis) -> None:
-    shown = text(overview.layout(View(analysis, Address())))
-    for owner in analysis.result.verdict.attributions:
-        if owner.finding is None:
-            assert f"is {owner.part} that no finding accounts for" in shown
-        else:
-            assert owner.finding in {finding.id for finding in analysis.findings}
-
-
 @pytest.mark.long
 def test_many_ranks_are_shown_by_machine_and_who_stands_out(tmp_path: Path) -> None:
     made("straggler-host", tmp_path / "run", seed=1)
@@ -238,28 +113,6 @@ def test_no_rank_stands_out_where_all_are_alike() -> None:
         (result, *_) = analysis.result.breakdown
     assert outliers([result] * 9) == []
     assert outliers([result]) == []
-
-
-def test_what_could_not_be_analysed_is_said_with_its_flag(analysis: Analysis) -> None:
-    shown = text(overview.layout(View(analysis, Address())))
-    numbers = re.compile(r"\d[\d.,]*")  # of several ranks those of the first are shown
-    for gap in analysis.not_applicable:
-        assert gap.id in shown
-        assert numbers.sub("#", gap.reason) in numbers.sub("#", shown)
-        assert gap.how_to_collect in shown
-
-
-def test_only_the_ranks_chosen_are_shown() -> None:
-    with analysis_of(SAMPLE) as analysis:
-        shown = text(overview.layout(View(analysis, Address(rank=(1,)))))
-        _, below = shown.split("Findings", 1)  # the headline is of the whole run
-        assert "rank 1" in below
-        assert "rank 0" not in below
-
-
-def test_a_healthy_run_says_so(tmp_path: Path) -> None:
-    with analysis_of(TraceBuilder().kernel(0, 1000).write(tmp_path)) as analysis:
-        assert "No finding reaches 1 %" in text(overview.layout(View(analysis, Address())))
 
 
 def test_a_rank_may_be_without_a_gpu() -> None:
@@ -300,12 +153,3 @@ def test_ranks_are_shown_by_number_whatever_the_order_of_reports(tmp_path: Path)
     heads = [text(head) for head in named(tree, "Th") if head.scope == "row"]
     assert heads[-8:] == [f"rank {number}" for number in range(8)]
     assert [choice["value"] for choice in choices] == list(range(8))
-
-
-def test_the_headline_says_what_a_step_is_that_nobody_marked() -> None:
-    with analysis_of(SAMPLE.with_stem("mpi-wait")) as analysis:
-        shown = text(overview.layout(View(analysis, Address())))
-        assert "an iteration is from one jacobi_kernel to the next (1 kernel)" in shown
-        shown = text(steps.layout(View(analysis, Address())))
-        assert "No range marks steps" in shown
-        assert "begins on the GPU with the first operation launched inside its range" not in shown

@@ -7,8 +7,7 @@ from dashboards.timeline.events import NameTable
 from dashboards.timeline.tiles import strip
 from dashboards.timeline.tracks import RankTimeline, Track
 from tests.support.builders import TraceBuilder
-from tests.support.dashboard import asking, timelines
-from tests.support.traces import analysis_of
+from tests.support.dashboard import timelines
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 ADD = (
@@ -50,18 +49,6 @@ def test_an_area_counts_what_is_inside_of_it(tmp_path: Path) -> None:
         assert (empty["count"], empty["names"]) == (0, [])
 
 
-def test_calls_and_ranges_have_shares_of_their_own(tmp_path: Path) -> None:
-    trace = TraceBuilder().kernel(50, 60, "a", launch=(10, 20)).nvtx("outer", 0, 80)
-    with timelines(trace, tmp_path) as (timeline,):
-        names = statistics(rows_of(timeline), 0, 100)["names"]
-        assert [(name["source"], name["name"], name["share"]) for name in names] == [
-            ("op", "a", 1.0),
-            ("place", "outer", 1.0),
-            ("call", "cudaLaunchKernel", 1.0),
-            ("range", "outer", 1.0),
-        ]
-
-
 def test_the_events_of_an_area_stand_in_their_order(tmp_path: Path) -> None:
     trace = TraceBuilder()
     for index in range(300):
@@ -99,12 +86,3 @@ def test_the_label_of_a_generic_kernel_says_what_it_computes() -> None:
     assert names.label(1) == "MulFunctor · vectorized_elementwise_kernel"
     assert names.label(2) == "gemm"
     assert names.matching("mulfunctor").tolist() == [1]
-
-
-def test_neighbours_in_a_row(tmp_path: Path) -> None:
-    trace = TraceBuilder().kernel(0, 5).kernel(20, 25).kernel(10, 12, stream=9)
-    asked = [("0.op.0", "next"), ("0.op.0", "previous"), ("0.op.1", "next"), ("0.call.0", "next")]
-    with analysis_of(trace.write(tmp_path)) as analysis:
-        ask = asking(analysis)
-        ids = [ask("neighbour", id=event, direction=way)["id"] for event, way in asked]
-    assert ids == ["0.op.2", None, None, "0.call.2"]

@@ -35,28 +35,6 @@ def answer(analysis: Analysis, **parameters: object) -> Any:
     return replies[-1]
 
 
-def test_it_is_the_path_of_the_replay(analysis: Analysis) -> None:
-    expected = known(step_path(analysis, STEP))
-    said = answer(analysis, step=STEP)
-    parts = [(part["rank"], part["kind"], int(part["start"])) for part in said["parts"]]
-    assert parts == [(part.rank, part.kind, part.start_ns) for part in expected.parts]
-    assert sum(part["length"] for part in said["parts"]) == int(said["length"])
-    assert sum(map(int, said["kinds"].values())) == expected.length_ns
-    assert said["num_parts"] == len(expected.parts)
-
-
-def test_every_operation_of_it_stands_in_the_row_where_it_ran(analysis: Analysis) -> None:
-    said = answer(analysis, step=STEP)
-    store = Timelines.of(analysis)
-    operations = [part for part in said["parts"] if part["kind"] not in {"host", "delay"}]
-    assert len(operations) > 20
-    for part in operations:
-        rank, number = map(int, part["row"].split("."))
-        starts = store.gpu(rank).tracks[number].row.start_ns
-        assert int(part["start"]) in starts
-    assert all(part["row"] is None for part in said["parts"] if part["kind"] in {"host", "delay"})
-
-
 def test_of_very_many_parts_the_longest_are_drawn(
     analysis: Analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,11 +13,8 @@ from dashboards.timeline.events import Events
 from dashboards.timeline.search import Place, Query, after, place_of, search
 from dashboards.timeline.tracks import RankTimeline
 from tests.support.builders import TraceBuilder, record, wait
-from tests.support.dashboard import drawn, timeline_of, timelines
+from tests.support.dashboard import drawn, timelines
 from tests.support.selection import known
-from tests.support.traces import SAMPLE
-from traceprof.analysis import analyze
-from traceprof.communication.messages import messages
 from traceprof.kernel_names import function_name
 from traceprof.trace.nsight import schema
 
@@ -46,32 +43,6 @@ def timeline(tmp_path: Path) -> Iterator[RankTimeline]:
     )
     with timelines(trace, tmp_path) as (event,):
         yield event
-
-
-def test_a_kernel(timeline: RankTimeline) -> None:
-    event = event_of(timeline, "op", 0)
-    assert (event["id"], event["kind"], event["name"]) == ("0.op.0", "compute", GEMM)
-    assert event["label"] == "cutlass_80_gemm · cutlass::Kernel"
-    assert (event["start"], event["end"], event["duration"]) == ("100", "300", "200")
-    assert event["facts"] == {
-        "stream": "7",
-        "grid": "8 × 4 × 1",
-        "block": "256 × 1 × 1",
-        "correlation": "1",
-        "launched by": "cudaLaunchKernel on thread 1000",
-        "the call took": "15 ns",
-        "from call to start": "90 ns",
-        "launched in": "step 0 > forward",
-    }
-    (call,) = event["links"]
-    assert (call["label"], call["start"], call["end"]) == ("cudaLaunchKernel", "10", "25")
-    assert event_of(timeline, "call", int(call["id"].split(".")[2]))["links"][0]["id"] == "0.op.0"
-
-
-def test_a_copy(timeline: RankTimeline) -> None:
-    facts = event_of(timeline, "op", 3)["facts"]
-    assert facts["size"] == "4 kB (4,000 bytes), 200 GB/s"
-    assert (facts["from"], facts["to"]) == ("pageable memory", "device memory")
 
 
 def test_an_operation_whose_call_is_not_in_the_capture(timeline: RankTimeline) -> None:
@@ -103,12 +74,6 @@ def test_ranges(timeline: RankTimeline) -> None:
     assert by_name["elsewhere"]["facts"] == {"thread": "7"}
 
 
-def test_a_step_has_the_measures_of_the_breakdown(timeline: RankTimeline) -> None:
-    facts = event_of(timeline, "step", 0)["facts"]
-    assert facts["compute"] == "209 ns · 67.4 %"
-    assert list(facts) == ["compute", "exposed communication", "exposed copy", "idle"]
-
-
 @pytest.mark.parametrize("event", [("op", 6), ("op", 10**9), ("call", 99), ("range", 99)])
 def test_there_is_no_such_event(timeline: RankTimeline, event: tuple[str, int]) -> None:
     assert describe(timeline, *event) is None
@@ -118,20 +83,6 @@ def test_without_api_calls(tmp_path: Path) -> None:
     with timelines(TraceBuilder().kernel(0, 10, launch=False), tmp_path) as (timeline,):
         launched_by = event_of(timeline, "op", 0)["facts"]["launched by"]
         assert launched_by == "not known: the report holds no API calls"
-
-
-def test_the_message_of_a_communication_kernel() -> None:
-    analysis = analyze(SAMPLE.with_name("nccl-serialization.sqlite"))
-    rank = analysis.run.ranks[0]
-    said = messages(rank)
-    with_bytes = [index for index in range(len(said)) if said.bytes[index] >= 0]
-    assert with_bytes
-    timeline = timeline_of(rank)
-    for index in with_bytes[:5]:
-        facts = event_of(timeline, "op", int(said.kernel[index]))["facts"]
-        assert facts["operation"].startswith(said.operations[said.operation[index]])
-        assert f"({said.bytes[index]:,} bytes)" in facts["message"]
-    analysis.close()
 
 
 def test_an_unknown_message_is_said_to_be_unknown(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dashboards.timeline.rows import Row, Samples, view
 from tests.support.builders import TraceBuilder
 from tests.support.dashboard import asking, drawn, timeline_of, timelines
-from tests.support.traces import SAMPLE, analysis_of, ranks_of
+from tests.support.traces import analysis_of, ranks_of
 from traceprof.trace.model.operations import BYTES_PER_MS, PERCENT, LinkSamples
 from traceprof.trace.nsight import schema
 
@@ -286,18 +286,3 @@ def test_what_was_sampled_is_said_with_its_unit() -> None:
     rates = samples(BYTES_PER_MS)
     assert rates.label == "NVLink, sent · to 0.0001 GB/s"
     assert rates.top == 100
-
-
-def test_counters_are_rows_of_the_timeline_and_no_events() -> None:
-    with analysis_of(SAMPLE.with_stem("link-counters")) as analysis:
-        ask = asking(analysis)
-        rank = ask("rank", rank=0)
-        rows = [row for row in rank["rows"] if row["kind"] == "counter"]
-        assert rows
-        key = rows[0]["row"]
-        view = {"start": rank["start"], "end": rank["end"]}
-        tile = ask("tiles", rows=key, columns=500, **view)["rows"][key]
-        assert max(tile["share"]) >= 100
-        assert tile["event"] == []
-        assert "in the mean" in ask("block", row=key, **view)["said"][0]
-        assert ask("area", rows=key, **view)["count"] == 0

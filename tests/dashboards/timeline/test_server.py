@@ -69,25 +69,6 @@ def events(tile: dict[str, Any]) -> int:
     return len(tile["event"]) + int(sum(tile["count"]))
 
 
-def test_the_rows_of_a_rank_and_the_evidence_of_its_findings(sample: Get) -> None:
-    rank = answer(sample("rank", rank=1))
-    assert rank["rows"][0] == {
-        "row": "1.0", "group": "", "label": "steps on the GPU", "kind": "step", "source": "step",
-        "events": 6, "folded": False,
-    }  # fmt: skip
-    with analysis_of(SAMPLE) as analysis:
-        shown = [
-            (interval["finding"], interval["evidence"], interval["start"])
-            for interval in rank["evidence"]
-        ]
-        assert shown == [
-            (finding.id, index, str(interval.start_ns))
-            for finding in analysis.findings
-            if finding.rank == 1
-            for index, interval in enumerate(finding.evidence)
-        ]
-
-
 @pytest.mark.parametrize("columns", long_after(2, [7, 800, 1, 8192]))
 def test_a_view_of_everything_holds_every_event(sample: Get, columns: int) -> None:
     rank = answer(sample("rank", rank=0))

@@ -1,6 +1,5 @@
 """The timeline's tools in a real browser: areas, events, collectives, rows, all by keyboard too."""
 
-import json
 import re
 from contextlib import closing
 from pathlib import Path
@@ -15,26 +14,8 @@ from tests.support.dashboard import Serve, Timeline, attributes_of, drag
 from tests.support.selection import known
 from tests.support.traces import SAMPLE, analysis_of
 from traceprof.analysis import analyze
-from traceprof.errors import UsageError
 
 UTC = 1_726_722_437_796_624_059
-
-
-def test_all_ranks_are_offered_and_the_first_or_those_asked_for_are_open() -> None:
-    with analysis_of(SAMPLE) as analysis:
-        page = attributes_of(analysis, Address(timeline_page.PATH))
-        assert json.loads(page["ranks"]) == [0, 1]
-        assert json.loads(page["opened"]) == [0]
-        assert json.loads(page["labels"])["1"].startswith("rank 1 · GPU 1")
-        assert page["base"] == "0"
-        other = attributes_of(analysis, Address(timeline_page.PATH, rank=(1,)))
-        assert json.loads(other["ranks"]) == json.loads(other["opened"]) == [1]
-        assert other["key"] != page["key"]  # another element
-        windows = [rank.window for rank in analysis.run.ranks]
-        whole = min(of.start_ns for of in windows), max(of.end_ns for of in windows)
-        assert other["run"] == page["run"] == "{},{}".format(*whole)
-        with pytest.raises(UsageError, match="rank 7"):
-            attributes_of(analysis, Address(timeline_page.PATH, rank=(7,)))
 
 
 def test_times_of_the_clock_are_counted_from_the_run(tmp_path: Path) -> None:

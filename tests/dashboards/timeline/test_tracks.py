@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from dashboards.timeline.events import OPERATOR, OPERATORS, STALL, STALLS
+from dashboards.timeline.events import OPERATOR, OPERATORS
 from dashboards.timeline.store import Timelines
 from tests.support.dashboard import Ask, Serve, Timeline, asking
 from tests.support.traces import SAMPLE, analysis_of
@@ -33,14 +33,6 @@ def row(ask: Ask) -> dict[str, Any]:
     return dict(row)
 
 
-def test_they_have_a_row_above_the_ranges_of_their_thread(ask: Any, row: dict[str, Any]) -> None:
-    rows = ask("rank", rank=0)["rows"]
-    assert (row["label"], row["kind"], row["events"]) == ("NVTX marks", "marks", len(OF_RANK_0))
-    place = rows.index(row)
-    assert rows[place + 1]["label"] == "NVTX"
-    assert rows[place + 1]["group"] == row["group"]
-
-
 @pytest.mark.parametrize("columns", [1, 10, 100, 1000, 8000])
 def test_each_is_shown_alone_or_counted(ask: Any, row: dict[str, Any], columns: int) -> None:
     times = [mark["time_ns"] for mark in OF_RANK_0]
@@ -60,36 +52,6 @@ def test_a_name_is_sent_where_it_has_room(ask: Any, row: dict[str, Any]) -> None
     tile = ask("tiles", rows=row["row"], **view)["rows"][row["row"]]
     said = [tile["names"].get(str(name)) for name in tile["name"]]
     assert said == ["loss is read 0", None]
-
-
-def test_what_is_known_of_one(ask: Any) -> None:
-    event = ask("event", id="0.mark.2")
-    assert event["name"] == event["label"] == "loss is read 0"
-    assert (int(event["start"]), event["duration"]) == (OF_RANK_0[2]["time_ns"], "0")
-    assert event["kind"] == "marks"
-    assert ["thread", "4242"] in event["facts"]
-    assert ["inside", "step 1"] in event["facts"]
-
-
-def test_search_neighbours_and_tables(ask: Any, row: dict[str, Any]) -> None:
-    matches = ask("search", rank=0, text="LOSS IS", at=0, direction="next")
-    assert matches["count"] == sum("loss" in mark["name"] for mark in OF_RANK_0) == 7
-    assert matches["next"]["id"] == "0.mark.2"
-    assert ask("neighbour", id="0.mark.2", direction="next") == {"id": "0.mark.3"}
-    assert ask("neighbour", id="0.mark.0", direction="previous") == {"id": None}
-    assert ask("namesake", id="0.mark.0", direction="next") == {"id": "0.mark.1"}
-    view = {"rows": row["row"], "start": 0, "end": OF_RANK_0[3]["time_ns"]}
-    listed = ask("events", **view)
-    assert [event["label"] for event in listed["events"]] == [
-        mark["name"] for mark in OF_RANK_0[:3]
-    ]
-    area = ask("area", **view)
-    assert area["rows"] == []
-    assert [(of["source"], of["name"], of["count"]) for of in area["names"]] == [
-        ("mark", "batch is there", 2), ("mark", "loss is read 0", 1),
-    ]  # fmt: skip
-    block = ask("block", row=row["row"], start=0, end=OF_RANK_0[3]["time_ns"])
-    assert block["count"] == 3
 
 
 @pytest.fixture
@@ -169,30 +131,6 @@ def test_real_marks_are_found(traces: Path) -> None:
         search = {"text": "ncclNetIrecv", "at": 0, "direction": "next"}
         matches = asking(analysis)("search", rank=0, **search)
     assert matches["count"] == expected > marks > 0
-
-
-def test_stalls_of_the_host_have_a_row() -> None:
-    with analysis_of(SAMPLE.with_stem("host-stall")) as analysis:
-        store = Timelines.of(analysis)
-        known = {stalls.rank: stalls for stalls in analysis.result.measured.stalls}
-        assert any(len(stalls.start_ns) for stalls in known.values())
-        for number in store.numbers:
-            rows = [track for track in store.whole(number).tracks if track.kind == STALLS]
-            shown = [
-                (start, end)
-                for track in rows
-                for start, end in zip(
-                    track.row.start_ns.tolist(), track.row.end_ns.tolist(), strict=True
-                )
-            ]
-            stalls = known[number]
-            expected = zip(stalls.start_ns.tolist(), stalls.end_ns.tolist(), strict=True)
-            assert shown == sorted(expected)
-        number = next(rank for rank, stalls in known.items() if len(stalls.start_ns))
-        event = asking(analysis)("event", id=f"{number}.{STALL}.0")
-        assert (event["label"], event["kind"]) == ("stalled", STALLS)
-        found = asking(analysis)("hits", text="kind:stall", start=0, end=1 << 60, columns=10)
-        assert found["columns"] != []
 
 
 def test_the_launching_code_of_a_kernel_and_the_rows_of_operators(traces: Path) -> None:

@@ -13,12 +13,9 @@ from dashboards.pages import nccl as nccl_figures
 from dashboards.pages import overlap as overlap_page
 from dashboards.pages import ranks as ranks_page
 from dashboards.pages import steps as figures
-from dashboards.pages import steps as steps_page
 from dashboards.pages.overlap import gain_and_cost, is_cost_known
-from dashboards.pages.overview import breakdown_card
 from dashboards.pages.ranks import wait_matrix
 from dashboards.view import View
-from dashboards.widgets.charts import GREY
 from dashboards.widgets.components import (
     MAX_DRAWN,
     missing,
@@ -28,9 +25,9 @@ from dashboards.widgets.components import (
 )
 from dashboards.widgets.findings import finding_card
 from dashboards.widgets.tables import IDENTIFIER, Column, table
-from tests.support.dashboard import charts, named, text
+from tests.support.dashboard import named, text
 from tests.support.selection import known
-from traceprof.analyses import breakdown, overlap_slowdown
+from traceprof.analyses import overlap_slowdown
 from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analysis import Analysis
 from traceprof.findings import InPhase, NotApplicable
@@ -110,18 +107,6 @@ def slowed(result: BreakdownResult, rank: int, factor: float) -> BreakdownResult
     return replace(result, rank=rank, steps=tuple(steps))
 
 
-@pytest.fixture
-def many(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> list[BreakdownResult]:
-    """Sixty-four ranks, whose steps take the longer the higher `rank * 37 % 64` is."""
-    first = analysis.result.breakdown[0]
-    results = [slowed(first, rank, 1 + rank * 37 % NUM / 100) for rank in range(NUM)]
-    of = View.of
-    monkeypatch.setattr(
-        View, "of", lambda view, module: tuple(results) if module is breakdown else of(view, module)
-    )
-    return results
-
-
 @pytest.mark.parametrize("num", [0, 1, MAX_DRAWN, MAX_DRAWN + 1, 100])
 def test_the_worst_come_first_only_where_there_are_many(num: int) -> None:
     costs = [float(at * 37 % 101) for at in range(num)]
@@ -139,41 +124,6 @@ def test_the_worst_come_first_only_where_there_are_many(num: int) -> None:
     assert f"{MAX_DRAWN} ranks with x, and the other {num - MAX_DRAWN}" in split.note("x")
 
 
-def test_steps_of_many_ranks(
-    analysis: Analysis, many: list[BreakdownResult], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    on_time = structs.replace(analysis.ranks, lateness=())  # else late ranks are drawn
-    monkeypatch.setattr(type(analysis), "ranks", on_time)
-    tree = steps_page.layout(View(analysis, Address("/steps")))
-    drawn = {chart["kind"]: chart for chart in charts(tree)}
-    order = sorted(range(NUM), key=lambda rank: -(rank * 37 % NUM))
-    titles = [f"rank {rank}" for rank in order]
-    heat, stacks = drawn["heat"]["rows"], drawn["stacks"]["rows"]
-    assert [row["title"] for row in heat] == [*titles[:16], "48 others, median"]
-    assert [row["title"] for row in stacks] == [*titles[:5], "59 others, the mean"]
-    rest = [many[rank] for rank in order[16:]]
-    middle = [
-        float(np.median([result.steps[at].measures.window_ns for result in rest]))
-        for at in range(len(many[0].steps))
-    ]
-    assert heat[-1]["length_ns"] == pytest.approx(middle, rel=1e-3)
-    others = [many[rank] for rank in order[5:]]
-    compute = [
-        float(np.mean([result.steps[at].measures.compute_ns for result in others]))
-        for at in range(len(many[0].steps))
-    ]
-    assert stacks[-1]["compute_ns"] == pytest.approx(compute, rel=1e-3)
-    assert stacks[-1]["longest_ns"] == pytest.approx(
-        [
-            max(result.steps[at].measures.window_ns for result in others)
-            for at in range(len(many[0].steps))
-        ],
-        rel=1e-3,
-    )
-    (grid,) = named(tree, "AgGrid")
-    assert [row["rank"] for row in grid.rowData] == order
-
-
 def test_means_of_ranks_without_the_same_steps(analysis: Analysis) -> None:
     first = analysis.result.breakdown[0]
     fewer = replace(slowed(first, 1, 2.0), steps=slowed(first, 1, 2.0).steps[1:])
@@ -181,15 +131,6 @@ def test_means_of_ranks_without_the_same_steps(analysis: Analysis) -> None:
     assert bars.grid.position.tolist() == alone.grid.position.tolist()
     assert bars.parts_ns[:, 0].tolist() == pytest.approx(alone.parts_ns[:, 0].tolist())
     assert bars.parts_ns[:, 1].sum() == pytest.approx(1.5 * alone.parts_ns[:, 1].sum())
-
-
-def test_overlap_of_others_is_their_mean(analysis: Analysis) -> None:
-    one, two = analysis.of(overlap_slowdown)
-    drawn = gain_and_cost([one], [one, two])
-    hidden = drawn["series"][0]
-    mean = (one.hidden_ns + two.hidden_ns) / 2
-    assert hidden["values"] == pytest.approx([one.hidden_ns, mean])
-    assert drawn["rows"][1]["title"] == "2 others"
 
 
 def test_a_cost_of_overlap_that_cannot_be_known_is_no_zero(analysis: Analysis) -> None:
@@ -263,68 +204,27 @@ def test_what_is_said_of_waits_of_many_ranks(
     assert links == [num_machines > 1] * num_machines
 
 
-def test_a_table_of_ranks_that_are_few_stays_in_their_order(analysis: Analysis) -> None:
-    (grid, *_) = named(ranks_page.layout(View(analysis, Address("/ranks"))), "AgGrid")
-    assert [row["rank"] for row in grid.rowData] == [0, 1]
-
-
-def test_of_many_ranks_nccl_draws_the_worst_and_the_range_of_the_others(analysis: Analysis) -> None:
-    use = structs.replace(
-        analysis.result.collectives[0].uses[0], busbw_gb_per_s=None, peak_gb_per_s=None
-    )
-    uses = [
-        (rank, structs.replace(use, total_ns=1_000_000 * (1 + rank * 37 % NUM)))
-        for rank in range(NUM)
-    ]
-    drawn = nccl_figures.time(uses)
+def test_of_many_ranks_nccl_draws_the_slowest_and_the_range_of_the_others(
+    analysis: Analysis,
+) -> None:
+    use = analysis.result.collectives[0].uses[0]
+    use = structs.replace(use, is_lower_bound=False, peak_gb_per_s=None)
+    uses = [(rank, structs.replace(use, busbw_gb_per_s=float(rank))) for rank in range(NUM)]
+    assert nccl_figures.bus_bandwidth(uses)["axis"] == "bus bandwidth (GB/s)"
+    unsure = [*uses[1:], (0, structs.replace(uses[0][1], is_lower_bound=True))]
+    drawn = nccl_figures.bus_bandwidth(unsure)
+    assert drawn["axis"] == "bus bandwidth (GB/s), a lower bound"
     points, middle = drawn["series"]
-    most = [1_000_000 * place for place in range(NUM - MAX_DRAWN + 1, NUM + 1)]
-    assert sorted(points["values"]) == most
-    assert middle["values"] == [24.5e6]
-    assert middle["notes"] == [["48 other ranks: 1.000 ms to 48.000 ms, median 24.500 ms"]]
-    assert drawn["joins"] == [{"row": 0, "from": 1_000_000, "to": 48_000_000, "color": GREY}]
-    rates = [(rank, structs.replace(one, busbw_gb_per_s=float(rank))) for rank, one in uses]
-    compared = [(rank, structs.replace(one, is_lower_bound=False)) for rank, one in rates]
-    assert nccl_figures.bus_bandwidth(compared)["axis"] == "bus bandwidth (GB/s)"
-    unsure = [*compared[1:], (0, structs.replace(compared[0][1], is_lower_bound=True))]
-    assert nccl_figures.bus_bandwidth(unsure)["axis"] == "bus bandwidth (GB/s), a lower bound"
-    points, middle = nccl_figures.bus_bandwidth(rates)["series"]
-    assert points["values"] == [*range(MAX_DRAWN)]  # the slowest
+    assert sorted(points["values"]) == [*range(MAX_DRAWN)]
     assert middle["notes"] == [["48 other ranks: 16.00 GB/s to 63.00 GB/s, median 39.50 GB/s"]]
 
 
-def test_the_breakdown_of_many_ranks_leads_to_their_table(
-    analysis: Analysis, many: list[BreakdownResult], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(View, "machines", dict.fromkeys(range(NUM), "node"))
-    card = breakdown_card(View(analysis, Address("/", rank=(0, 3))), many)
-    assert named(card, "AgGrid") == named(card, "Details") == []  # one machine is not folded
-    link = named(card, "Link")[-1]
-    assert (text(link), link.href) == ("All 64 ranks", "/ranks?rank=0,3")
-
-
-def test_a_finding_of_many_ranks_has_the_worst_and_the_range_of_the_others(
+def test_a_finding_of_some_of_many_ranks_says_of_how_many(
     analysis: Analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finding = analysis.findings[0]
-    group = [
-        structs.replace(finding, rank=rank, impact_ns=1_000_000 * (1 + rank * 37 % NUM))
-        for rank in range(NUM)
-    ]
-    view = View(analysis, Address("/"))
-    card = finding_card(group, view)
-    rows = [row for body in named(card, "Tbody") for row in body.children]
-    assert len(rows) == MAX_DRAWN + 1
-    percent = f"{100 * finding.impact_fraction:.1f}"
-    assert [text(row.children[1:3]) for row in rows[:2]] == [
-        f"64.000 {percent}",
-        f"63.000 {percent}",
-    ]
-    assert text(rows[-1].children[:2]) == "48 others 1.000 to 48.000"
-    assert len([*named(finding_card(group[:3], view), "Tr")]) == 4
-    assert "ranks 0-63" in text(card)
+    group = [structs.replace(analysis.findings[0], rank=rank) for rank in range(0, NUM, 2)]
     monkeypatch.setattr(View, "ranks", range(NUM))
-    assert f"32 of {NUM} ranks" in text(finding_card(group[::2], view))
+    assert f"32 of {NUM} ranks" in text(finding_card(group, View(analysis, Address("/"))))
 
 
 def test_of_an_unknown_saving_in_another_phase_no_step_is_said(analysis: Analysis) -> None:
