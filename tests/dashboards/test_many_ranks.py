@@ -1,18 +1,14 @@
 """Pages of 64 ranks in a browser: none is over two screens high, and links open what is folded."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from dashboards.address import TIMELINE, Address
+from dashboards.address import TIMELINE
 from dashboards.pages import kernels, launch_queue, links, nccl, overlap, overview, ranks, steps
-from dashboards.widgets import components
 from sample_traces.simulator import simulate_ddp
-from tests.support.dashboard import Serve, Timeline, attributes_of
-from traceprof.analysis import Analysis
+from tests.support.dashboard import Serve, Timeline
 
 PAGES = (overview, steps, kernels, overlap, nccl, launch_queue, links, ranks)
 HEIGHT = 720  # pixels, of the smaller screen
@@ -87,22 +83,3 @@ def test_the_timeline_opens_as_many_of_the_worst_ranks_as_fit(
         "t.rows.filter(({label}) => label.startsWith('thread')).map((r) => r.number)"
     )
     assert {*threads} == {opened[0]}  # of the others, what the GPUs did
-
-
-def test_the_timeline_opens_the_late_rank_and_draws_it_first(
-    straggling: tuple[Analysis, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    analysis, late = straggling
-
-    def shown(**chosen: Any) -> list[Any]:
-        page = attributes_of(analysis, Address(TIMELINE, **chosen))
-        return [json.loads(page[name]) for name in ("ranks", "opened", "more")]
-
-    others = [rank for rank in range(8) if rank != late]
-    assert late != 0
-    assert shown() == [[late, *others], [late], others]
-    assert shown(rank=(3,))[1:] == [[3], []]
-    monkeypatch.setattr(components, "MAX_DRAWN", 4)
-    ranks, opened, _ = shown()
-    assert ([ranks[0]], sorted(ranks)) == (opened, [*range(8)])
-    assert opened == [late]

@@ -16,12 +16,9 @@ from dashboards.server.serving import DashboardServer
 from dashboards.view import View
 from tests.support.builders import TraceBuilder
 from tests.support.dashboard import Timeline, asking, attributes_of
-from tests.support.dashboard import text as shown
 from traceprof.analyses import breakdown, straggler
 from traceprof.analysis import Analysis, analyze
 from traceprof.communication.messages import messages
-from traceprof.findings import by_id, worst_of
-from traceprof.reports import text
 from traceprof.run.session_clocks import Clocks, MachineClock
 
 
@@ -72,49 +69,6 @@ def test_a_collective_stands_where_the_analysis_matched_it(run: Analysis) -> Non
                 "search", rank=one["rank"], text=event["name"], at=one["start"], direction="next"
             )
             assert found["next"]["start"] == one["start"]
-
-
-def test_steps_are_on_it(run: Analysis) -> None:
-    ask, clock = asking(run), Clock.of(run)
-    for result in run.of(breakdown):
-        shown = ask("steps", rank=result.rank)["steps"]
-        own = [step.measures.window_start_ns for step in result.steps]
-        assert [int(step["start"]) for step in shown] == [
-            clock.rank(result.rank).at(start) for start in own
-        ]
-    # A step is one piece of time: the ranks begin it at most a step apart.
-    steps = [ask("steps", rank=rank.rank)["steps"] for rank in run.run.ranks]
-    at = [int(step["start"]) for of_rank in steps for step in of_rank if step["number"] == 9]
-    assert len(at) == len(steps)
-    assert max(at) - min(at) < run.of(breakdown)[0].steps[2].measures.window_ns
-
-
-def test_evidence_has_the_time_of_its_report_beside_that_of_the_run(run: Analysis) -> None:
-    """The text report and the JSON have the report's: one finds it again on the page."""
-    said, clock = text.render(run.result, is_verbose=True), Clock.of(run)
-    assert said.count("Times of evidence are on the clock of the rank's own report") == 1
-    page = shown(overview.layout(View(run, Address())))
-    found = [one for one in map(worst_of, by_id(run.findings)) if one.evidence]
-    own = [f"{one.evidence[0].start_ns / 1e9:.6f} s" for one in found]
-    of_run = [clock.text(clock.rank(one.rank).at(one.evidence[0].start_ns)) for one in found]
-    assert any(one != other for one, other in zip(own, of_run, strict=True))
-    for one, other in zip(own, of_run, strict=True):
-        assert f"at {other}{'' if one == other else f' {one} in its report'}" in page
-
-
-def test_the_evidence_of_a_straggler_leads_to_all_who_waited(run: Analysis) -> None:
-    (finding,) = (finding for finding in run.findings if finding.id == straggler.ID)
-    ask = asking(run)
-    evidence = [
-        one for one in ask("rank", rank=finding.rank)["evidence"] if one["finding"] == finding.id
-    ]
-    assert len(evidence) == len(finding.evidence)
-    for one in evidence:
-        together = ask("collective", id=one["operation"])
-        (late,) = (member for member in together["members"] if member["rank"] == finding.rank)
-        assert late["start"] == one["end"]
-        assert together["last"] == finding.rank
-        assert any(int(member["wait"]) > 1_000_000 for member in together["members"])
 
 
 def test_a_time_chosen_is_the_same_moment_on_all_ranks(run: Analysis) -> None:

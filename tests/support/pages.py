@@ -11,7 +11,7 @@ from functools import cache, partial
 from itertools import groupby, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import finalize
 
 from dash.development.base_component import Component
@@ -26,7 +26,7 @@ from dashboards.server.app import _page
 from dashboards.timeline.search import ORDERS
 from dashboards.view import View
 from dashboards.widgets.charts import shortened
-from sample_traces.simulator import simulate_ddp
+from sample_traces.simulator import simulate_ddp, simulate_run
 from tests.support.dashboard import asking
 from tests.support.traces import SAMPLE_FOLDER, analysis_of
 from traceprof.analysis import FINDING_IDS, Analysis, Options, analyze
@@ -38,9 +38,6 @@ _MAX_VALUES = 12  # of a list of numbers, that are written one by one
 _MAX_LISTED = 12  # that have a line of their own in a chart or an answer
 _INLINE = {"Span", "Strong", "Code", "Small", "Link", "A", "Button", "Label", "Img"}
 _MARKS = {"H1": "", "H2": "## ", "H3": "### ", "H4": "#### ", "Li": "- "}
-
-Ask = Callable[..., Any]
-"""Asks the server for what the timeline shows, and notes question and answer."""
 
 
 def _page_of(module: Page, analysis: Analysis) -> list[str]:
@@ -70,7 +67,16 @@ def _query(analysis: Analysis) -> list[str]:
     return _lines(query.drawn(result, View(analysis, Address(query.PATH, sql=sql))))
 
 
-def _asked(questions: Callable[[Ask], None], analysis: Analysis) -> list[str]:
+class _Asked(NamedTuple):
+    """What is asked of the timeline of a run, of its first rank."""
+
+    ask: Callable[..., Any]  # notes a question and its answer, and returns the answer
+    rows: dict[str, dict[str, Any]]  # by key
+    whole: dict[str, int]  # start and end of all events
+    few: dict[str, int]  # of a quarter of a step
+
+
+def _asked(questions: Callable[[_Asked], None], analysis: Analysis) -> list[str]:
     lines: list[str] = []
     reply = asking(analysis)
 
@@ -80,63 +86,57 @@ def _asked(questions: Callable[[Ask], None], analysis: Analysis) -> list[str]:
         lines.extend([f"## {route} {_value(asked)}", *_fields(said)])
         return said
 
-    questions(ask)
-    return lines
-
-
-def _rows(ask: Ask) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Ask for the first rank; return its rows by key, and the times of all and of few events."""
-    rank = ask("rank", rank=0)
-    steps = ask("steps", rank=0)["steps"]
+    rank, steps = reply("rank", rank=0), reply("steps", rank=0)["steps"]
     start = int(steps[len(steps) // 2]["start"])
     few = {"start": start, "end": start + steps[0]["length"] // 4}
     whole = {"start": rank["start"], "end": rank["end"]}
-    return {row["row"]: row for row in rank["rows"]}, whole, few
+    questions(_Asked(ask, {row["row"]: row for row in rank["rows"]}, whole, few))
+    return lines
 
 
-def _all_ranks(ask: Ask) -> None:
-    _rows(ask)
-    ask("rank", rank=1, part="gpu")
-    ask("spreads")
+def _rows(asked: _Asked) -> None:
+    asked.ask("rank", rank=0)
+    asked.ask("rank", rank=1, part="gpu")
+    asked.ask("steps", rank=0)
+    asked.ask("spreads")
 
 
-def _drawn(ask: Ask) -> None:
-    rows, whole, few = _rows(ask)
-    for times, columns in ((whole, 6), (few, 300)):
-        ask("tiles", rows=",".join(rows), **times, columns=columns)
-        ask("strips", rank=0, **times, columns=columns // 6)
-        ask("hits", text="a", **times, columns=columns)
-    ask("area", rows=",".join(rows), **few)
-    for key in rows:
-        ask("block", row=key, **whole)
+def _tiles(asked: _Asked) -> None:
+    keys = ",".join(asked.rows)
+    for times, columns in ((asked.whole, 6), (asked.few, 300)):
+        asked.ask("tiles", rows=keys, **times, columns=columns)
+        asked.ask("strips", rank=0, **times, columns=columns // 6)
+        asked.ask("hits", text="a", **times, columns=columns)
+    asked.ask("area", rows=keys, **asked.few)
+    for key in asked.rows:
+        asked.ask("block", row=key, **asked.whole)
 
 
-def _events(ask: Ask) -> None:
-    rows, _, few = _rows(ask)
-    for key, row in rows.items():
-        events = ask("events", rows=key, **few)["events"]
+def _events(asked: _Asked) -> None:
+    for key, row in asked.rows.items():
+        events = asked.ask("events", rows=key, **asked.few)["events"]
         for event in events[len(events) // 2 :][:1]:
-            ask("event", id=event["id"])
+            asked.ask("event", id=event["id"])
             for route, way in product(("neighbour", "namesake"), ("next", "previous")):
-                ask(route, id=event["id"], direction=way)
+                asked.ask(route, id=event["id"], direction=way)
             if row["kind"] == "communication":
-                ask("collective", id=event["id"])
+                asked.ask("collective", id=event["id"])
 
 
 _SEARCHES = ("AllReduce", "kind:copy > 2 us", "rank:0 step", "bytes=184549376", "stream:20 < 40 us")
 
 
-def _found(ask: Ask) -> None:
-    _, _, few = _rows(ask)
+def _search(asked: _Asked) -> None:
     for text, way in product(_SEARCHES, ("next", "previous")):
-        ask("search", text=text, at=few["start"], direction=way)
+        asked.ask("search", text=text, at=asked.few["start"], direction=way)
     for order in ORDERS:
-        ask("matches", text="kind:communication kind:copy kind:mark", order=order, most=3)
+        text = "kind:communication kind:copy kind:mark"
+        asked.ask("matches", text=text, order=order, most=3)
 
 
-def _paths(ask: Ask) -> None:
+def _paths(asked: _Asked) -> None:
     for steps in ("1", "1-2", "all"):
-        ask("path", step=steps)
+        asked.ask("path", step=steps)
 
 
 SECTIONS: dict[str, Callable[[Analysis], list[str]]] = {
@@ -145,16 +145,23 @@ SECTIONS: dict[str, Callable[[Analysis], list[str]]] = {
     what_if.TITLE: _what_if,
     compare.TITLE: _compare,
     query.TITLE: _query,
-    "Rows": partial(_asked, _all_ranks),
-    "Tiles": partial(_asked, _drawn),
+    "Rows": partial(_asked, _rows),
+    "Tiles": partial(_asked, _tiles),
     "Events": partial(_asked, _events),
-    "Search": partial(_asked, _found),
+    "Search": partial(_asked, _search),
     "Critical path": partial(_asked, _paths),
 }
 """What is kept, by title: pages, and answers to the timeline."""
 _ALL = ("Overview", "Timeline", "Steps", "Kernels", "Overlap", "NCCL", "Links", "Ranks")
 _CHOSEN = ("Overview", "Timeline", "Steps", "Kernels", "NCCL", "Launch queue", "Links", "Ranks")
-_MANY = "ddp-of-20-ranks"  # which is simulated where it is needed
+_SIMULATED: dict[str, Callable[[Path], object]] = {
+    "ddp-of-20-ranks": lambda folder: simulate_ddp(
+        folder / "ddp.sqlite", gpus=20, steps=4, kernels_per_step=20, seed=3
+    ),
+    "straggler-on-4-machines": lambda folder: simulate_run(
+        "straggler-slow-kernels", folder, seed=1
+    ),
+}
 OF_SAMPLES = {
     "ddp": (*_ALL, "Query", "Rows", "Tiles", "Events", "Search", "Critical path"),
     "gloo": (*_ALL, "Launch queue", "What if"),
@@ -170,26 +177,30 @@ OF_SAMPLES = {
     "host-stall": ("Tiles", "Events"),
     "marks": ("Rows", "Tiles", "Events", "Search"),
     "training": ("Search", "What if"),
-    _MANY: (*_ALL, "Launch queue"),
+    "ddp-of-20-ranks": (
+        *("Overview", "Steps", "Overlap", "NCCL", "Launch queue", "Links", "Ranks"),
+    ),
+    "straggler-on-4-machines": ("Overview", "Timeline", "Steps", "Ranks", "Rows", "Events"),
 }
 """Titles of what is kept of samples: each where it shows most."""
 
 
 @cache
-def _of_many_ranks() -> Analysis:
+def _simulated(name: str) -> Analysis:
+    """Return the analysis of a run that is no sample, with two kinds of findings."""
     folder = TemporaryDirectory()
-    path = Path(folder.name) / f"{_MANY}.sqlite"
-    simulate_ddp(path, gpus=20, steps=4, kernels_per_step=20, seed=3)
-    others = {*FINDING_IDS} - {"exposed-communication"}
-    analysis = analyze(path, options=Options(skip=sorted(others)))
+    _SIMULATED[name](Path(folder.name))
+    others = {*FINDING_IDS} - {"exposed-communication", "straggler"}
+    reports = sorted(Path(folder.name).glob("*.sqlite"))
+    analysis = analyze(*reports, options=Options(skip=sorted(others)))
     finalize(analysis, folder.cleanup)
     return analysis
 
 
 def shown(sample: str, title: str) -> str:
     """Return what a page shows of a sample, or what the server answers."""
-    if sample == _MANY:
-        text = "\n".join(SECTIONS[title](_of_many_ranks()))
+    if sample in _SIMULATED:
+        text = "\n".join(SECTIONS[title](_simulated(sample)))
     else:
         with analysis_of(SAMPLE_FOLDER / f"{sample}.sqlite") as analysis:
             text = "\n".join(SECTIONS[title](analysis))

@@ -1,4 +1,4 @@
-"""Charts draw the numbers that the JSON has, whatever the size of a run and the names in it."""
+"""Charts of runs of any size, and pages whatever the names in them."""
 
 import gzip
 import json
@@ -17,9 +17,7 @@ from msgspec.structs import replace
 
 from dashboards.address import Address
 from dashboards.clock import Clock
-from dashboards.pages import ranks
 from dashboards.pages import steps as step_figures
-from dashboards.pages.ranks import wait_matrix
 from dashboards.pages.registry import PAGES
 from dashboards.pages.steps import color_range
 from dashboards.server.app import _page, create_app
@@ -36,31 +34,9 @@ from traceprof.intervals import even_limits
 from traceprof.run.rank import WindowKind
 
 SHAPES = {"svg", "style", "g", "rect", "line", "path", "text", "title"}  # of pictures
-ALL = {path.stem for path in GPU_SAMPLES}
-QUICK = {"training", "host-sync", "mpi-wait"}
-"""Samples that are drawn always: with most charts, with little in it, and without steps."""
 
 
-def of_samples(names: set[str]) -> pytest.MarkDecorator:
-    """Run a test with the analyses of some samples only; of many, most are for `make verify`."""
-    paths = [path for path in GPU_SAMPLES if path.stem in names]
-    assert len(paths) == len(names) > 0
-    quick = names if len(names) < 3 else QUICK
-    return pytest.mark.parametrize(
-        "analysis",
-        [
-            pytest.param(
-                path,
-                marks=pytest.mark.all_samples if path.stem in quick else pytest.mark.long,
-                id=path.stem,
-            )
-            for path in paths
-        ],
-        indirect=True,
-    )
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=GPU_SAMPLES, ids=lambda path: path.stem)
 def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
     with analysis_of(request.param) as opened:
         yield opened
@@ -157,7 +133,6 @@ def trees(analysis: Analysis) -> dict[str, Any]:
     return {page.TITLE: page.layout(View(analysis, Address(page.PATH))) for page in PAGES}
 
 
-@of_samples(ALL)
 def test_axes_have_units_and_heads_too(trees: dict[str, Any]) -> None:
     for page, tree in trees.items():
         assert named(tree, "Graph") == [], page  # they would load plotly
@@ -172,7 +147,6 @@ def test_axes_have_units_and_heads_too(trees: dict[str, Any]) -> None:
                     assert column["type"] == "rightAligned", (page, column)
 
 
-@of_samples(ALL)
 def test_no_component_reads_text_as_markup(analysis: Analysis, trees: dict[str, Any]) -> None:
     browser = create_app(analysis).server.test_client()
     for page, tree in trees.items():
@@ -212,25 +186,6 @@ def test_real_reports_have_every_page(real_trace: Path) -> None:
 def test_long_names_lose_their_middle() -> None:
     assert shortened("a" * 99, 11) == "aaaaa…aaaaa"
     assert shortened("<script>") == "<script>"
-
-
-def test_waits_are_drawn_as_they_were_measured(straggling: tuple[Analysis, int]) -> None:
-    result, _ = straggling
-    comparison = result.ranks
-    drawn = wait_matrix(comparison, comparison.ranks)
-    assert drawn is not None
-    order = np.argsort(comparison.ranks)
-    waited = comparison.matrix_ns[np.ix_(order, order)]
-    assert waited.any()
-    rows, columns = (waited.any(axis=axis) for axis in (1, 0))  # no empty ones
-    values = [[value or 0 for value in row["values"]] for row in drawn["rows"]]
-    assert values == (waited[np.ix_(rows, columns)] / 1e6).tolist()
-    names = np.array([f"rank {rank}" for rank in sorted(comparison.ranks)])
-    assert [row["title"] for row in drawn["rows"]] == names[rows].tolist()
-    assert [column["title"] for column in drawn["columns"]] == names[columns].tolist()
-    # A rank alone waited for nobody else that is drawn.
-    assert wait_matrix(comparison, comparison.ranks[:1]) is None
-    assert "Who waited for whom" in text(ranks.layout(View(result, Address("/ranks"))))
 
 
 series = st.lists(st.tuples(st.integers(0, 60), st.integers(-5, 9)), min_size=1, max_size=30).map(

@@ -6,14 +6,6 @@ from typing import Any
 from tests.support.builders import TraceBuilder
 from tests.support.dashboard import asking
 from tests.support.traces import analysis_of
-from traceprof.analysis import Analysis
-
-
-def test_a_straggler_is_the_late_rank(straggling: tuple[Analysis, int]) -> None:
-    analysis, slow = straggling
-    spreads = asking(analysis)("spreads")["spreads"]
-    late = [one["late"]["rank"] for one in spreads if one["late"]]
-    assert 2 * late.count(slow) > len(spreads)
 
 
 def test_without_steps_collectives_say_who_came_last(tmp_path: Path) -> None:
