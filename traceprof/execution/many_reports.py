@@ -179,9 +179,7 @@ def _close_late(future: Future[Client]) -> None:
         future.result().close()  # type: ignore[no-untyped-call]
 
 
-def measured_on_cluster(
-    tasks: Sequence[Task], scheduler: str
-) -> Iterator[tuple[int, MeasuredReport | FailedReport]]:
+def measured_on_cluster(tasks: Sequence[Task], scheduler: str) -> Iterator[tuple[int, Measured]]:
     """Yield the index and the measurements of each report, in the order in which they finish.
 
     When a worker dies, the scheduler gives its reports to another one, up to
@@ -219,7 +217,7 @@ def measured_on_cluster(
 
 def _measured_on_cluster(
     client: Client, scheduler: str, tasks: Sequence[Task], indices: Iterable[int]
-) -> Iterator[tuple[int, MeasuredReport | FailedReport]]:
+) -> Iterator[tuple[int, Measured]]:
     import distributed  # noqa: PLC0415  (an extra)
 
     futures = {
@@ -255,7 +253,7 @@ def _measured_on_cluster(
         client.cancel(list(futures), force=True)  # type: ignore[no-untyped-call]
 
 
-def _seen(task: Task, measured: MeasuredReport | FailedReport) -> MeasuredReport | FailedReport:
+def _seen(task: Task, measured: Measured) -> Measured:
     if isinstance(measured, MeasuredReport):
         return measured
     error = measured.error

@@ -6,14 +6,13 @@ they grow with the operations of interest, not with the events.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from traceprof.analyses import gpu_idle, launch_queue, overlap_slowdown, unfused_kernels
 from traceprof.analyses.hidden import Hidden, hidden_of
 from traceprof.analyses.measurements import (
     MEASUREMENTS,
@@ -49,10 +48,6 @@ _REASONS = {
     Part.GPU_OPERATIONS: "the report has no GPU operation",
 }
 """Reasons why an analysis cannot run, by missing part, where its name is not enough."""
-_LARGE = [module.__name__ for module in (launch_queue, overlap_slowdown, gpu_idle, unfused_kernels)]
-"""The analyses that need the most memory, in the order in which they leave least behind."""
-
-_FIRST = ("kernels", "launched", "compute")
 
 
 def measure_rank(rank: Rank, window: Window, wanted: Wanted | None = None) -> RankMeasurements:
@@ -60,16 +55,10 @@ def measure_rank(rank: Rank, window: Window, wanted: Wanted | None = None) -> Ra
     has_gpu = rank.device is not None
     shown = shown_window(rank, window)
     taken: dict[str, Any] = {}
-
-    def take(names: Iterable[str]) -> None:
-        for name in names:
-            entry = MEASUREMENTS[name]
-            is_wanted = wanted is None or name in wanted.measurements
-            if is_wanted and entry.has_gpu in {None, has_gpu}:
-                taken[name] = entry.measure(rank, window, shown, taken)
-
-    # What needs the most memory comes first: later analyses keep shared results.
-    take(_FIRST)
+    for name, entry in MEASUREMENTS.items():
+        is_wanted = wanted is None or name in wanted.measurements
+        if is_wanted and entry.has_gpu in {None, has_gpu}:
+            taken[name] = entry.measure(rank, window, shown, taken)
     results: dict[str, RankResult] = {}
     of_all: dict[str, RankResult] = {}
     missing: dict[str, tuple[NotApplicable, ...]] = {}
@@ -85,7 +74,6 @@ def measure_rank(rank: Rank, window: Window, wanted: Wanted | None = None) -> Ra
                 _add(of_all, analysis, rank, shown)
             elif analysis.name in results:
                 of_all[analysis.name] = results[analysis.name]
-    take(name for name in MEASUREMENTS if name not in _FIRST)
     return RankMeasurements(
         results=results,
         missing=missing,
@@ -105,9 +93,7 @@ def _chosen(rank: Rank, wanted: Wanted | None) -> list[Registration]:
         and (wanted is None or analysis.name in wanted.measured)
     ]
     wholes = frozenset() if wanted is None else wanted.measured - wanted.read  # these come last
-    return sorted(
-        analyses, key=lambda entry: [entry.name in wholes, *(entry.name != name for name in _LARGE)]
-    )
+    return sorted(analyses, key=lambda entry: entry.name in wholes)
 
 
 @optional("part-of", otherwise=lambda *_: True)

@@ -59,30 +59,27 @@ class Measurer(Record, frozen=True):
         """
         wanted = self.options.wanted(len(opened))
         try:
-            reports: list[MeasuredReport | FailedReport] = []
-            traces: list[Trace] = []
-            ranks: list[list[Rank]] = []
-            for trace in opened:
-                if isinstance(trace, FailedReport):
-                    reports.append(trace)
-                    continue
-                report = try_report(trace.path, partial(self._measured, trace, wanted))
-                if isinstance(report, FailedReport):
-                    reports.append(report)
-                    continue
-                ranks.append(report[0])
-                reports.append(report[1])
-                traces.append(trace)
+            read = [
+                trace
+                if isinstance(trace, FailedReport)
+                else try_report(trace.path, partial(self._measured, trace, wanted))
+                for trace in opened
+            ]
+            done = [one for one in read if not isinstance(one, FailedReport)]
+            reports = [one if isinstance(one, FailedReport) else one[2] for one in read]
             options = self.options
             measured = measured_run(reports, options.steps, options.time_range, wanted)
+            traces, ranks = [trace for trace, _, _ in done], [ranks for _, ranks, _ in done]
             return MeasuredReports(measured, attach_ranks(measured.run, traces, ranks))
         except Exception:  # after an interrupt a thread may still be reading
             close_reports(opened)
             raise
 
-    def _measured(self, trace: Trace, wanted: Wanted | None) -> tuple[list[Rank], MeasuredReport]:
+    def _measured(
+        self, trace: Trace, wanted: Wanted | None
+    ) -> tuple[Trace, list[Rank], MeasuredReport]:
         with close_on_error(trace):
-            return measured_with_ranks(trace, self.options, self.num_processes, wanted)
+            return trace, *measured_with_ranks(trace, self.options, self.num_processes, wanted)
 
 
 def close_reports(opened: Sequence[Trace | FailedReport]) -> None:
