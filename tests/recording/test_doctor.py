@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.commands import run
 from traceprof.errors import TraceFileError
-from traceprof.recording import record
 from traceprof.recording.doctor import (
     SCHEMA,
     Card,
@@ -28,7 +27,6 @@ from traceprof.recording.doctor import (
 )
 from traceprof.recording.machine import Machine, Space, look_for_space
 from traceprof.recording.nsys import Nsys
-from traceprof.recording.plan import NSYS, TORCH, make_plan
 from traceprof.recording.training import Training
 from traceprof.run.machines import Cores, Gpu, machine_beside
 from traceprof.trace.open import reports_in
@@ -273,20 +271,3 @@ def test_this_machine_and_its_nsys(nsys: str, capsys: pytest.CaptureFixture[str]
     version = Nsys(nsys).version
     if not (2024,) <= version < (2025,):
         assert said["ranges"]["of_nvtx"] == (version >= (2025,))
-
-
-@pytest.mark.parametrize(
-    ("tool", "nsys_cuda", "said"),
-    [(NSYS, "12.4", ["too new"]), (NSYS, "13.0", []), (TORCH, "12.4", [])],
-)
-def test_only_an_nsys_that_is_too_old_for_cuda_is_warned_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, nsys_cuda: str, said: list[str]
-) -> None:
-    versions = Versions("2024.1", "580.65", "13.0", "2.9.0", nsys_cuda=nsys_cuda)
-    diagnosis = replace(DIAGNOSIS, versions=versions, misfits=("too new",))
-    monkeypatch.setattr(record, "diagnose", lambda **_: diagnosis)
-    plan = replace(make_plan(["python", "a.py"], tmp_path, {}, tool=TORCH), tool=tool)
-    messages: list[str] = []
-    assert record._diagnosed(plan, messages.append) is diagnosis
-    assert messages == said
-    assert [path.name for path in tmp_path.iterdir()] == ["doctor-node7.json"]

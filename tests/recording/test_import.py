@@ -57,15 +57,27 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    ("tool", "newest", "is_named"),
+    [("nsys", "12.4", True), ("nsys", "13.0", False), ("torch", "12.4", False)],
+)
 def test_an_nsys_older_than_cuda_is_named_before_the_command_starts(
-    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    installed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tool: str,
+    newest: str,
+    is_named: bool,
 ) -> None:
-    (installed / "target-linux-x64" / "libcupti.so.12.4").touch()
+    (installed / "target-linux-x64" / f"libcupti.so.{newest}").touch()
     monkeypatch.setattr("traceprof.recording.training.Training.cuda", "13.0")
     monkeypatch.setattr("traceprof.recording.nvidia_smi.gpus", lambda: ([], "580.65.06"))
-    _, _, said = recorded(tmp_path)
-    first, *_ = said.splitlines()
-    assert first.startswith("GPU work may be lost: this nsys knows CUDA up to 12.4, and PyTorch is")
+    said = list[str]()
+    record(make_plan([sys.executable, "-c", "pass"], tmp_path / "out", {}, tool=tool), said.append)
+    begin = "GPU work may be lost: this nsys knows CUDA up to 12.4, and PyTorch is"
+    assert [line.startswith(begin) for line in said].count(True) == is_named
+    assert said[0].startswith(begin) is is_named
+    assert len([*(tmp_path / "out").glob("doctor-*.json")]) == 1
 
 
 def recorded(tmp_path: Path, *, is_whole: bool = False) -> tuple[Path, list[Path] | None, str]:

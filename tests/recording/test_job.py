@@ -43,7 +43,10 @@ SRUN = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NNODES": "2"}
     ],
 )
 def test_jobs(environment: dict[str, str], command: str, job: Job) -> None:
-    assert job_of(environment, read_command(command.split())) == job
+    read = read_command(command.split())
+    assert job_of(environment, read) == job
+    assert not read.uses_mpi
+    assert read_command(["mpirun", "-np", "2", *command.split()]).uses_mpi
 
 
 def test_names() -> None:

@@ -218,22 +218,23 @@ def test_instrument_is_put_before_the_script(command: str) -> None:
     assert shlex.join(words) == command.replace("^", "-m instrument")
 
 
-def test_module_is_the_long_name_of_m() -> None:
-    words = read_command(["torchrun", "--module", "pkg.train", "a"]).instrumented()
-    assert shlex.join(words) == "torchrun -m instrument -m pkg.train a"
-
-
 @pytest.mark.parametrize(
-    ("command", "expected"),
+    ("command", "options", "expected"),
     [
-        ("deepspeed --num_gpus 2 train.py a", "--num_gpus 2 --module instrument train.py a"),
-        ("deepspeed --module pkg.train a", "--module instrument -m pkg.train a"),
-        ("deepspeed --module instrument train.py", "--module instrument train.py"),
-        ("deepspeed --no_python ./train.sh", "--no_python ./train.sh"),
+        ("torchrun --module pkg.train a", "", "torchrun -m instrument -m pkg.train a"),
+        # DeepSpeed names a module its own way.
+        ("deepspeed --num_gpus 2 a.py b", "", "deepspeed --num_gpus 2 --module instrument a.py b"),
+        ("deepspeed --module pkg a", "", "deepspeed --module instrument -m pkg a"),
+        ("deepspeed --module instrument a.py", "", "deepspeed --module instrument a.py"),
+        ("deepspeed --no_python ./train.sh", "", "deepspeed --no_python ./train.sh"),
+        # Options are those of `instrument`.
+        ("python a.py --steps 3", "--steps 1:2", "python -m instrument --steps 1:2 a.py --steps 3"),
+        ("python -m instrument a.py --gc", "--gc", "python -m instrument --gc a.py --gc"),
     ],
 )
-def test_deepspeed_names_a_module_its_own_way(command: str, expected: str) -> None:
-    assert shlex.join(read_command(command.split()).instrumented()) == f"deepspeed {expected}"
+def test_instrument_with_options_is_put_there(command: str, options: str, expected: str) -> None:
+    words = read_command(command.split()).instrumented(options.split())
+    assert shlex.join(words) == expected
 
 
 def test_the_folder_stands_where_the_module_would() -> None:
@@ -241,12 +242,6 @@ def test_the_folder_stands_where_the_module_would() -> None:
         own = replace(read_command(command.split()), package=Path("/x/instrument"))
         words = own.instrumented(["--gc"])
         assert shlex.join(words) == "python /x/instrument --gc train.py"
-
-
-def test_options_are_those_of_instrument() -> None:
-    for command in ("python train.py --steps 3", "python -m instrument train.py --steps 3"):
-        words = read_command(command.split()).instrumented(["--steps", "1:2"])
-        assert shlex.join(words) == "python -m instrument --steps 1:2 train.py --steps 3"
 
 
 @pytest.mark.parametrize(
@@ -270,8 +265,3 @@ def test_variables_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PET_NODE_RANK", "2")
     read = read_command(["torchrun", "train.py"])
     assert (read.num_nodes, read.node) == (3, 2)
-
-
-def test_mpi_is_seen() -> None:
-    assert read_command(["mpirun", "-np", "2", "python", "a.py"]).uses_mpi
-    assert not read_command(["torchrun", "a.py"]).uses_mpi
