@@ -27,11 +27,11 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host.host_code import nested
-from traceprof.host.thread_evidence import host_evidence, launches_of
+from traceprof.host.thread_evidence import first_launches, host_evidence, launches_of
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.rank import Rank
 from traceprof.trace.columns import Column, Rows
-from traceprof.trace.grouping import are_first, distinct_values, is_in, sorted_in_groups
+from traceprof.trace.grouping import distinct_values, is_in, sorted_in_groups
 from traceprof.trace.model.host import ApiCalls, HostCode
 from traceprof.trace.model.kinds import CopyKind, waits_for_gpu
 from traceprof.trace.model.operations import Copies
@@ -216,26 +216,25 @@ def _host_stalls(rank: Rank) -> HostStalls:
         return NO_STALLS
     events = host_events(rank, calls, MIN_EXCESS_NS)
     rows, usual = _long_ones(events)
-    for excluded in (_by_own_kind, _by_copies, _by_operations, _by_threads):
+    for excluded in (_by_own_kind, _by_copies, _by_operations, _by_threads, _recurring):
         if len(rows):
-            keep = ~excluded(rank, calls, events, rows)
+            keep = ~excluded(rank, calls, events, events.chosen(rows))
             rows, usual = rows[keep], usual[keep]
-    keep = ~_recurring(rank, events, rows)
-    rows, usual = rows[keep], usual[keep]
     if not len(rows):
         return NO_STALLS
     order = np.argsort(events.start_ns[rows], kind="stable")
     rows, usual = rows[order], usual[order]
+    long = events.chosen(rows)
     piece, begin, stop = events.own_stretches(rows)
-    begin = np.maximum(begin, events.start_ns[rows][piece] + usual[piece])
+    begin = np.maximum(begin, long.start_ns[piece] + usual[piece])
     is_left = begin < stop
     return HostStalls(
-        events.start_ns[rows],
-        events.end_ns[rows],
-        events.thread[rows],
-        events.own_ns[rows] - usual,
+        long.start_ns,
+        long.end_ns,
+        long.thread,
+        long.own_ns - usual,
         usual,
-        tuple(_text(rank, name) for name in events.name[rows].tolist()),
+        tuple(_text(rank, name) for name in long.name.tolist()),
         piece[is_left],
         begin[is_left],
         stop[is_left],
@@ -259,39 +258,38 @@ def _long_ones(events: HostEvents) -> tuple[Int64, Int64]:
     return may_be[is_long], usual[is_long]
 
 
-def _by_own_kind(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
+def _by_own_kind(rank: Rank, calls: ApiCalls, events: HostEvents, long: HostEvents) -> Mask:
     evidence = host_evidence(rank)
     assert evidence is not None  # noqa: S101  (there are calls)
-    call = events.call[rows]
-    excluded = (call >= 0) & rank.trace.calls_named(calls, waits_for_gpu)[call]
+    excluded = (long.call >= 0) & rank.trace.calls_named(calls, waits_for_gpu)[long.call]
 
     def known(thread: int) -> Intervals:
         of = evidence.thread(thread)
         return intervals.merge(of.setup, of.allocation, of.loading, of.mpi)
 
-    excluded |= _lie_mostly_in(known, events, rows)
-    for name in distinct_values(events.name[rows]).tolist():
+    excluded |= _lie_mostly_in(known, long)
+    for name in distinct_values(long.name).tolist():
         first = events.start_ns[events.name == name].min()
-        excluded |= (events.name[rows] == name) & (events.start_ns[rows] == first)
+        excluded |= (long.name == name) & (long.start_ns == first)
     return excluded
 
 
-def _lie_mostly_in(spans_of: Callable[[int], Intervals], events: HostEvents, rows: Int64) -> Mask:
+def _lie_mostly_in(spans_of: Callable[[int], Intervals], long: HostEvents) -> Mask:
     """Which events lie for over half of their time in the spans for their thread, bool[n]."""
-    start, end, thread = events.start_ns[rows], events.end_ns[rows], events.thread[rows]
-    inside = np.zeros(len(rows), np.int64)
-    for number in distinct_values(thread).tolist():
-        here = thread == number
-        inside[here] = intervals.covered_within(spans_of(number), start[here], end[here])
-    return 2 * inside > end - start
+    inside = np.zeros(len(long), np.int64)
+    for number in distinct_values(long.thread).tolist():
+        here = long.thread == number
+        spans = spans_of(number)
+        inside[here] = intervals.covered_within(spans, long.start_ns[here], long.end_ns[here])
+    return 2 * inside > long.end_ns - long.start_ns
 
 
-def _by_copies(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
-    excluded = np.zeros(len(rows), np.bool_)
+def _by_copies(rank: Rank, calls: ApiCalls, _: HostEvents, long: HostEvents) -> Mask:
+    excluded = np.zeros(len(long), np.bool_)
     for copies, call in _copies(rank, calls):
         waits = copies.is_pageable | (copies.kind == CopyKind.DEVICE_TO_HOST)
         waits |= calls.ends(call) >= copies.end_ns
-        excluded |= is_in(events.call[rows], call[waits & (call >= 0)])
+        excluded |= is_in(long.call, call[waits & (call >= 0)])
     return excluded
 
 
@@ -301,21 +299,12 @@ def _copies(rank: Rank, calls: ApiCalls) -> Iterator[tuple[Copies, Int64]]:
             yield operations.copies, launches_of(rank, key, calls, operations.copies)
 
 
-def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
-    start, end = events.start_ns[rows], events.end_ns[rows]
-    excluded = np.zeros(len(rows), np.bool_)
-    launches, ends, firsts = [_N], [_N], [_N]
+def _by_operations(rank: Rank, calls: ApiCalls, _: HostEvents, long: HostEvents) -> Mask:
+    start, end = long.start_ns, long.end_ns
+    launches, ends, first = [_N], [_N], first_launches(rank)
     for key, operations in rank.operations_of_process:
-        launched_by = [launches_of(rank, key, calls, group) for group in operations.groups]
-        kernels, call = operations.kernels, launched_by[0]
-        order = np.flatnonzero(call >= 0)
-        order = order[
-            are_first(kernels.packed_signature.at(order), calls.start_ns.take(call.take(order)))
-        ]
-        order = order[np.lexsort((calls.start_ns[call[order]], kernels.name[order]))]
-        is_first = np.diff(kernels.name[order], prepend=-1) != 0
-        firsts.append(call[order[is_first]])
-        for group, call in zip(operations.groups, launched_by, strict=True):
+        for group in operations.groups:
+            call = launches_of(rank, key, calls, group)
             known = call >= 0
             launches.append(calls.start_ns.take(call.compress(known)))
             ends.append(group.ends(known))
@@ -324,32 +313,30 @@ def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64)
     # Both are nearly in order: stable sorts are quick.
     launched, ended = (np.sort(np.concatenate(of), kind="stable") for of in (launches, ends))
     pending = np.searchsorted(launched, start, side="right") - np.searchsorted(ended, start)
-    excluded |= pending >= MIN_PENDING
+    excluded = pending >= MIN_PENDING
     before = np.searchsorted(ended, end, "right") - np.searchsorted(ended, end - MAX_AFTER_NS)
-    excluded |= before > _own_late(rank, events, rows)
-    first = np.concatenate(firsts)
-    for thread in distinct_values(events.thread[rows]).tolist():
+    excluded |= before > _own_late(rank, long)
+    for thread in distinct_values(long.thread).tolist():
         times = np.sort(calls.start_ns[first[calls.packed_thread.at(first) == thread]])
         inside = np.searchsorted(times, end) > np.searchsorted(times, start)
-        excluded |= inside & (events.thread[rows] == thread) & (events.call[rows] != SILENCE)
+        excluded |= inside & (long.thread == thread) & (long.call != SILENCE)
     return excluded
 
 
-def _own_late(rank: Rank, events: HostEvents, rows: Int64) -> Int64:
+def _own_late(rank: Rank, long: HostEvents) -> Int64:
     """Number of kernels that each event launched, began late and ended shortly before it did."""
     kernels, call = rank.operations.kernels, rank.launched_by[0]
-    order = np.argsort(events.call[rows], kind="stable")
-    launching = events.call[rows][order]
+    order = np.argsort(long.call, kind="stable")
+    launching = long.call[order]
     own = np.flatnonzero(is_in(call, launching[launching >= 0]))
     row = order[np.searchsorted(launching, call[own])]
-    start, end, over = events.start_ns[rows][row], events.end_ns[rows][row], kernels.ends(own)
+    start, end, over = long.start_ns[row], long.end_ns[row], kernels.ends(own)
     is_late = 2 * kernels.starts.at(own) > start + end
     is_late &= (end - MAX_AFTER_NS <= over) & (over <= end)
-    return np.bincount(row[is_late], minlength=len(rows))
+    return np.bincount(row[is_late], minlength=len(long))
 
 
-def _by_threads(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
-    start, end = events.start_ns[rows], events.end_ns[rows]
+def _by_threads(rank: Rank, calls: ApiCalls, _: HostEvents, long: HostEvents) -> Mask:
     is_blocking = rank.trace.calls_named(calls, waits_for_gpu)
     for copies, call in _copies(rank, calls):
         is_blocking[call[copies.is_pageable & (call >= 0)]] = True
@@ -359,28 +346,27 @@ def _by_threads(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) ->
         others = blocking[calls.packed_thread.at(blocking) != thread]
         return intervals.union(calls.start_ns[others], calls.ends(others))
 
-    excluded = _lie_mostly_in(of_others, events, rows)
+    excluded = _lie_mostly_in(of_others, long)
     for work in (
         rank.trace.host_activity(rank.process).driver_work,
         rank.trace.profiler_overhead(rank.process),
     ):
         spans = intervals.union(work.start_ns, np.minimum(work.end_ns, intervals.BEYOND_NS))
-        excluded |= intervals.covered_within(spans, start, end) > 0
+        excluded |= intervals.covered_within(spans, long.start_ns, long.end_ns) > 0
     return excluded
 
 
-def _recurring(rank: Rank, events: HostEvents, rows: Int64) -> Mask:
-    excluded = np.zeros(len(rows), np.bool_)
+def _recurring(rank: Rank, _: ApiCalls, events: HostEvents, long: HostEvents) -> Mask:
+    excluded = np.zeros(len(long), np.bool_)
     steps = rank.step_ranges
     starts = _N if steps is None else np.sort(steps.start_ns)
-    of_row = events.name[rows]
-    for name in distinct_values(of_row).tolist():
-        here = np.flatnonzero(of_row == name)
+    for name in distinct_values(long.name).tolist():
+        here = np.flatnonzero(long.name == name)
         same = np.sort(events.start_ns[events.name == name], kind="stable")
         excluded[here] |= len(here) > max(MAX_RECURRING * len(same), 1)
         if len(starts) < MIN_STEPS:
             continue
-        begun = events.start_ns[rows[here]]
+        begun = long.start_ns[here]
         step = np.searchsorted(starts, begun, side="right") - 1
         # The place among those that begin in the same step, or before the first one.
         first = np.searchsorted(same, np.where(step < 0, same[0], starts[step]))

@@ -66,7 +66,10 @@ class HostEvidence:
         self.activity: HostActivity = rank.trace.host_activity(rank.process)
         # bool[calls]: which set something up
         self.is_setup = rank.trace.calls_named(calls, names.SETUP_CALL.match)
-        self.is_setup[_long_first_launches(rank, calls)] = True
+        is_long = calls.length_ns > MIN_FIRST_LAUNCH_NS
+        if is_long.any():
+            first = first_launches(rank)
+            self.is_setup[first[is_long[first]]] = True
         self._allocates = rank.trace.calls_named(calls, names.ALLOCATION_CALL.match)
         self._captured = [
             np.flatnonzero(rank.trace.calls_named(calls, pattern.match))
@@ -180,27 +183,29 @@ def _evidence(rank: Rank) -> HostEvidence | None:
     return None if rank.calls is None else HostEvidence(rank, rank.calls)
 
 
-def _long_first_launches(rank: Rank, calls: ApiCalls) -> Int64:
-    is_long = calls.length_ns > MIN_FIRST_LAUNCH_NS
-    if not is_long.any():
-        return np.empty(0, np.int64)
-    groups = []
+def first_launches(rank: Rank) -> Int64:
+    """Calls of a rank's process that launched a kernel for the first time on a device, int64[n]."""
+    return rank.process_cache.get(_first_launches, rank)
+
+
+def _first_launches(rank: Rank) -> Int64:
+    calls, groups = rank.calls, [np.empty(0, np.int64)]
+    if calls is None:
+        return groups[0]
     for key, operations in rank.operations_of_process:
         kernels = operations.kernels
         launched_by = launches_of(rank, key, calls, kernels)
-        long = np.flatnonzero((launched_by >= 0) & is_long.take(launched_by))
-        names_of_long = {*kernels.name[long].tolist()} - {NULL}
-        others = np.flatnonzero((launched_by >= 0) & kernels.are_named(names_of_long))
-        launched_ns = calls.start_ns.take(launched_by.take(others))
-        others = others[are_first(kernels.packed_signature.at(others), launched_ns)]
-        name, call = kernels.name[others], launched_by[others]
+        rows = np.flatnonzero(launched_by >= 0)
+        called_ns = calls.start_ns.take(launched_by.take(rows))
+        rows = rows[are_first(kernels.packed_signature.at(rows), called_ns)]
+        rows = rows[kernels.name[rows] != NULL]
+        name, call = kernels.name[rows], launched_by[rows]
         keys = calls.packed_thread.at(call), calls.ends(call), calls.start_ns[call], name
         order = np.lexsort(keys)
         groups.append(call[order[np.diff(name[order], prepend=-1) != 0]])
         if key != rank.key:
             operations.release()
-    first: Int64 = np.concatenate([np.empty(0, np.int64), *groups])
-    return first[is_long[first]]
+    return np.concatenate(groups)
 
 
 _MALLOC = re.compile(r"(?:(?:cuda|hip)Malloc|cuMemAlloc)\Z")
