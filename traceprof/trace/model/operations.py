@@ -37,16 +37,6 @@ class Operations(PackedSpans, frozen=True):
     packed_ahead: Column
 
     @property
-    def first_ns(self) -> int:
-        """The start of the first operation; there must be one."""
-        return self.starts.first
-
-    @property
-    def last_end_ns(self) -> int:
-        """The end of all operations; there must be one."""
-        return int(self.packed_length.add_to(self.starts.values).max())
-
-    @property
     def stream(self) -> Int64:
         """The CUDA stream of each within the process, int64[n]."""
         return self.packed_stream.values
@@ -180,16 +170,13 @@ class RankOperations:
             stream[which] = self.groups[number].packed_stream.at(rows)
         return stream
 
-    @property
-    def starts_ns(self) -> list[int]:
-        """The start of each group that is not empty."""
-        return [group.first_ns for group in self.groups if len(group)]
-
     @cached_property
     def span_ns(self) -> tuple[int, int]:
         """The start of the first and the end of the last operation; there must be one."""
-        ends = [group.last_end_ns for group in self.groups if len(group)]
-        return min(self.starts_ns), max(ends)
+        groups = [group for group in self.groups if len(group)]
+        return min(group.starts.first for group in groups), max(
+            int(group.packed_length.add_to(group.starts.values).max()) for group in groups
+        )
 
     def release(self) -> None:
         """Release unpacked columns."""

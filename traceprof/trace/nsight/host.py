@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
 from traceprof.intervals import Int64, Mask
 from traceprof.trace.columns import Column, pack, pack_ahead
-from traceprof.trace.grouping import distinct_values, is_in, median_of, numbered
+from traceprof.trace.grouping import is_in, median_of, numbered
 from traceprof.trace.model import host as model
 from traceprof.trace.model.kinds import SynchronizationKind, synchronization_kind
 from traceprof.trace.model.special_values import NULL, OPEN_END
@@ -173,7 +174,7 @@ _NO_PROGRAM = re.compile(r"cuda|CUPTI |\[NSys|\*\d?Comms")
 
 def read_host_activity(database: Database, threads: Int64) -> dict[int, model.HostActivity]:
     """Activity outside of CUDA of some threads (globalTid), by process (globalPid)."""
-    switches = _read_switches(database, threads)
+    switches = _read_switches(database, partial(np.isin, test_elements=threads))
     mpi = [(table, schema.MPI_NAME) for table in sorted(database.columns) if _MPI.match(table)]
     spans = [
         read_spans(database, tables, threads)
@@ -252,9 +253,13 @@ def _sampled(
 
     The symbol is the innermost one, or of some (`among`) the outermost.
     """
-    sample, time, thread = _of_threads(
-        database, schema.SAMPLES, ("id", "start", "globalTid"), threads
+    samples = read_rows(
+        database,
+        schema.SAMPLES,
+        ("id", "start", "globalTid"),
+        is_wanted=lambda chunk: np.isin(chunk["globalTid"], threads),
     )
+    sample, time, thread = samples.values()
 
     def is_wanted(chunk: Mapping[str, Int64]) -> Mask:
         return chunk["stackDepth"] == 0 if among is None else is_in(chunk["symbol"], among)
@@ -269,10 +274,13 @@ def _sampled(
     return time, thread, symbol[found]
 
 
-def _read_switches(database: Database, threads: Int64) -> dict[int, model.ThreadSwitches]:
-    if not database.has(schema.SWITCHES, *_SWITCH):
-        return {}
-    time, is_on, thread = _of_threads(database, schema.SWITCHES, _SWITCH, threads)
+def _read_switches(
+    database: Database, is_wanted: Callable[[Int64], Mask]
+) -> dict[int, model.ThreadSwitches]:
+    rows = read_rows(
+        database, schema.SWITCHES, _SWITCH, is_wanted=lambda chunk: is_wanted(chunk["globalTid"])
+    )
+    time, is_on, thread = rows.values()
     check_times(database, schema.SWITCHES, time, time)
     order = np.lexsort((is_on != 0, time, thread))
     thread = thread[order]
@@ -305,15 +313,6 @@ def others_ran(database: Database, times_ns: Int64, threads: Int64) -> Mask | No
         is_recent = times_ns - switch // 2 <= model.WOKE_NS
         ran |= (switch >= 0) & ((switch % 2 == 1) | is_recent)
     return ran
-
-
-def _of_threads(
-    database: Database, table: str, columns: Sequence[str], threads: Int64
-) -> tuple[Int64, ...]:
-    rows = read_rows(
-        database, table, columns, is_wanted=lambda chunk: np.isin(chunk["globalTid"], threads)
-    )
-    return tuple(rows.values())
 
 
 def read_spans(
@@ -355,16 +354,13 @@ def _names(database: Database, ids: Int64, others: dict[int, str] | None = None)
 
 def quiet_switches(database: Database, process: int, calling: Int64) -> model.ThreadSwitches:
     """Switches of a program's threads other than those `calling` CUDA (globalTid)."""
-    if not database.has(schema.SWITCHES, *_SWITCH):
-        return model.NO_SWITCHES
-    own = [np.empty(0, np.int64)]
-    expect_rows(database, [schema.SWITCHES])
-    for chunk in read_columns(database, schema.SWITCHES, ("globalTid",)):
-        thread = distinct_values(chunk["globalTid"])
-        own.append(thread[schema.process_of_thread(thread) == process])
     others = [thread for thread, text in read_thread_names(database) if _NO_PROGRAM.match(text)]
-    threads = np.setdiff1d(np.concatenate(own), np.append(calling, np.array(others, np.int64)))
-    return _read_switches(database, threads).get(process, model.NO_SWITCHES)
+    left_out = np.append(calling, np.array(others, np.int64))
+
+    def is_quiet(thread: Int64) -> Mask:
+        return (schema.process_of_thread(thread) == process) & ~np.isin(thread, left_out)
+
+    return _read_switches(database, is_quiet).get(process, model.NO_SWITCHES)
 
 
 def worker_threads(database: Database, process: int, with_gpu: Collection[int]) -> Int64:
@@ -393,13 +389,12 @@ def time_on_cpu(database: Database, threads: Int64, start_ns: int, end_ns: int) 
     if not len(threads):
         return threads
     busiest: dict[int, int] = {}
-    for process, switches in _read_switches(database, threads).items():
+    for process, switches in _read_switches(
+        database, partial(np.isin, test_elements=threads)
+    ).items():
         time, is_on, thread = switches.time_ns, switches.is_on, switches.thread
         runs = np.flatnonzero(is_on[:-1] & ~is_on[1:] & (thread[1:] == thread[:-1]))
-        begin, end = (
-            np.clip(time[runs], start_ns, end_ns),
-            np.clip(time[runs + 1], start_ns, end_ns),
-        )
+        begin, end = (np.clip(time[rows], start_ns, end_ns) for rows in (runs, runs + 1))
         _, number = numbered(thread[runs])
         busiest[process] = int(np.bincount(number, end - begin).max(initial=0))
     return np.array([*busiest.values()], np.int64)

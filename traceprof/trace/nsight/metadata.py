@@ -52,13 +52,13 @@ class Capture(Trace):
         start = self._database.rows(schema.SESSION_START, {"utcTime": str})
         variables = (self.environment.get(variable) for variable in _HOST_VARIABLES)
         # Events distinguish times in UTC from times since the start.
-        first_ns = (first for of_rank in self.operations.values() for first in of_rank.starts_ns)
+        is_utc = any(of_rank.span_ns[0] >= FIRST_UTC_NS for of_rank in self.operations.values())
         return Session(
             host=self._machine("Hostname") or next(filter(None, variables), None),
             start_text=start[0]["utcTime"] or None if start else None,
             num_cores=whole_number(self._machine("CpuCores")),
             start_utc_ns=self.session_start_ns,
-            is_utc=self.is_utc or any(time >= FIRST_UTC_NS for time in first_ns),
+            is_utc=self.is_utc or is_utc,
             command_line=tuple(self.command_line),
             environment=self.environment,
             end_ns=self.capture_end_ns,
