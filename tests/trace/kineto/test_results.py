@@ -1,4 +1,4 @@
-"""Frames, what-if, comparisons and pages of traces of torch.profiler are those of exports.
+"""Frames and comparisons of traces of torch.profiler are those of exports.
 
 The same simulated run is in both formats.
 """
@@ -12,12 +12,11 @@ from pandas.testing import assert_frame_equal
 import traceprof
 from dashboards.address import Address
 from dashboards.pages import nccl
-from dashboards.pages.registry import PAGES
 from dashboards.view import View
 from sample_traces.simulator import simulate_scenario
 from sample_traces.simulator.kineto_writer import write_traces
 from tests.support import profiler_events
-from tests.support.dashboard import drawn, named, text, timeline_of
+from tests.support.dashboard import named
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +41,6 @@ def test_frames_are_equal(both: tuple[list[Path], list[Path]]) -> None:
     for first, second in (steps, kernels, calls):
         assert len(first) > 5
         assert_frame_equal(first, second)
-
-
-@pytest.mark.long
-def test_what_if_gives_the_same_answers(both: tuple[list[Path], list[Path]]) -> None:
-    asked = ["no-serialization", "no-launch-stall"]
-    first, second = (traceprof.whatif(*reports, assume=asked).whatif for reports in both)
-    assert first.baseline is not None
-    assert first.baseline == second.baseline
-    assert all(gate.holds for gate in first.baseline.gates)
-    assert len(first.answers) == 3  # each, and both together
-    assert first.answers == second.answers
 
 
 def test_a_comparison_of_both_says_so(both: tuple[list[Path], list[Path]]) -> None:
@@ -84,29 +72,3 @@ def test_groups_have_the_description_that_the_user_gave_them(tmp_path: Path) -> 
         (grid, *_) = named(nccl.layout(View(analysis, Address())), "AgGrid")
     shown = {row["communicator"] for row in grid.rowData}
     assert shown == {"group 4 (tensor_parallel)", "group 0", "group 2"}
-
-
-@pytest.mark.long
-def test_pages_and_timelines_are_drawn(both: tuple[list[Path], list[Path]]) -> None:
-    rows = []
-    for reports in both:
-        with closing(traceprof.analyze(*reports)) as analysis:
-            for page in PAGES:
-                tree = page.layout(View(analysis, Address(page.PATH)))
-                assert text(tree) or named(tree, "Div"), page.TITLE
-            steps = {part.rank: part.steps for part in analysis.result.breakdown}
-            rows.append(
-                [
-                    [row for row in drawn(timeline) if row[2] != "nccl"]
-                    for rank in analysis.run.ranks
-                    for timeline in [timeline_of(rank, steps[rank.rank])]
-                ]
-            )
-    kinds = [[{row[2] for row in rank} for rank in of_format] for of_format in rows]
-    assert {"compute", "communication"} <= kinds[0][0]
-    gpu = [
-        [[row for row in rank if row[0].startswith("GPU")] for rank in of_format]
-        for of_format in rows
-    ]
-    assert gpu[0] == gpu[1]
-    assert all(gpu[0])

@@ -192,39 +192,3 @@ def test_tables_are_made_again_when_they_were_let_go_of(
     assert [name for _, _, name, _, _ in listed(again)] == ["a", "b"]
     assert len(trace.range_table(global_pid(7))) == 0
     trace.close()
-
-
-@pytest.mark.cpu_export
-def test_real_exports(real_trace: Path) -> None:
-    trace = NsightTrace(real_trace)
-    database = trace._database
-    query = f"SELECT DISTINCT globalTid FROM {schema.NVTX.name} WHERE globalTid IS NOT NULL"
-    rows = database.connection.execute(query) if schema.NVTX.name in database.columns else ()
-    processes = {schema.process_of_thread(thread) for (thread,) in rows}
-    for kinds, table_of in (("59, 60", trace.range_table), ("34", trace.marks)):
-        num_rows = 0
-        if processes:
-            query = (
-                f"SELECT count(*) FROM {schema.NVTX.name} WHERE eventType IN ({kinds})"
-                " AND start IS NOT NULL AND globalTid IS NOT NULL"
-            )
-            num_rows = database.connection.execute(query).fetchone()[0]
-        tables = [table_of(process) for process in processes]
-        assert sum(map(len, tables)) == num_rows
-    trace.close()
-
-
-@pytest.mark.traces
-@pytest.mark.parametrize(("report", "count"), [("report_0", 80), ("report_1", 0)])
-def test_marks_of_a_real_export(report: str, count: int, traces: Path) -> None:
-    trace = NsightTrace(traces / "rtx3090x6_2nodes_ring" / f"{report}.sqlite")
-    query = f"SELECT start, text, globalTid FROM {schema.NVTX.name} WHERE eventType = 34"
-    expected = trace._database.connection.execute(query).fetchall()
-    found = [
-        (time, marks.names[name], thread)
-        for marks in map(trace.marks, {schema.process_of_thread(row[2]) for row in expected})
-        for time, name, thread in as_rows(marks.time_ns, marks.name, marks.thread)
-    ]
-    trace.close()
-    assert len(found) == count
-    assert sorted(found) == sorted(expected)

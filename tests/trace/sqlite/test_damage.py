@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.commands import EVENTS, SMALL_TABLES, alter, attempt, everything
 from tests.support.databases import query
-from tests.support.fuzz.damage import DAMAGES, Damage, page_size
+from tests.support.fuzz.damage import page_size
 from tests.support.selection import in_turn, long_after
 from tests.support.traces import REAL_TRACES
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
@@ -83,17 +83,6 @@ def test_cut_short_where_the_header_does_not_tell(
             path.write_bytes(old[: boundary + 1])
             codes.append(attempt(path).code)
     assert codes.count(EXIT_ERROR) > len(codes) / 2
-
-
-@pytest.mark.parametrize("damage", long_after(1, DAMAGES))
-@pytest.mark.parametrize("part", long_after(1, range(25)))
-def test_wrong_bytes(samples: dict[str, bytes], path: Path, damage: Damage, part: int) -> None:
-    chosen = random.Random(f"{damage.__name__} {part}")
-    for turn in range(8):
-        data = bytearray(chosen.choice(list(samples.values())))
-        damage(data, chosen)
-        path.write_bytes(data)
-        attempt(path, "info" if turn % 4 == 0 else "analyze")
 
 
 def leaves(data: bytearray, page: int) -> list[int]:

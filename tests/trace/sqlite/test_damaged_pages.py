@@ -19,7 +19,6 @@ from tests.support.databases import (
     through_sqlite,
     written,
 )
-from tests.support.fuzz.damage import DAMAGES, Damage
 from tests.support.selection import long_after
 from traceprof.trace.sqlite.numbering import NumberedTexts
 from traceprof.trace.sqlite.pages import Unsupported
@@ -147,22 +146,3 @@ def test_names_that_the_schema_contradicts(path: Path) -> None:
     # SQLite may find that out, too.
     with closing(opened(path)) as connection, pytest.raises(Unsupported):
         layout_of(connection, "t", ["a", "c"])
-
-
-def other_values(data: bytearray, chosen: random.Random) -> None:
-    """Change headers of rows only, to other serial types."""
-    page = 512 * chosen.randrange(1, len(data) // 512)
-    for _ in range(3):
-        at = page + int.from_bytes(data[page + 8 : page + 10], "big") + chosen.randrange(10)
-        data[min(at, len(data) - 1)] = chosen.choice((0, 1, 6, 7, 8, 9, 10, 11, 12, 13, 128, 255))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("damage", long_after(3, [other_values, *DAMAGES]))
-@pytest.mark.parametrize("part", long_after(1, range(12)))
-def test_damage(sample: bytes, path: Path, damage: Damage, part: int) -> None:
-    chosen = random.Random(f"{damage.__name__} {part}")
-    for _ in range(25):
-        data = bytearray(sample)
-        damage(data, chosen)
-        attempted(path, data, "acde")
