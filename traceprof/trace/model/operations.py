@@ -37,6 +37,11 @@ class Operations(PackedSpans, frozen=True):
     packed_ahead: Column
 
     @property
+    def last_end_ns(self) -> int:
+        """The end of all operations; there must be one."""
+        return int(self.packed_length.add_to(self.starts.values).max())
+
+    @property
     def stream(self) -> Int64:
         """The CUDA stream of each within the process, int64[n]."""
         return self.packed_stream.values
@@ -174,9 +179,8 @@ class RankOperations:
     def span_ns(self) -> tuple[int, int]:
         """The start of the first and the end of the last operation; there must be one."""
         groups = [group for group in self.groups if len(group)]
-        return min(group.starts.first for group in groups), max(
-            int(group.packed_length.add_to(group.starts.values).max()) for group in groups
-        )
+        ends = [group.last_end_ns for group in groups]
+        return min(group.starts.first for group in groups), max(ends)
 
     def release(self) -> None:
         """Release unpacked columns."""
