@@ -27,6 +27,7 @@ from tests.support.traces import (
     OWN_TRACES,
     QUICK_SAMPLES,
     REAL_TRACES,
+    SAMPLE_FOLDER,
     SAMPLES,
     real_name,
     real_turn,
@@ -211,13 +212,14 @@ def kept_text(request: pytest.FixtureRequest, tmp_path: Path) -> KeptText:
     """Return a function that compares a text with the one that is kept of the test.
 
     `pytest -n 0 --keep FILE` writes them: the difference is what a change does. Blank lines, the
-    version and the folder of the test are left out.
+    version and folders are left out.
     """
     path: Path = request.path.with_suffix(".txt")
     name: str = request.node.name
 
     def compare(text: str) -> None:
-        text = text.replace(f"{tmp_path}/", "").replace(f"traceprof {__version__}\n", "")
+        for place in (f"{tmp_path}/", f"{SAMPLE_FOLDER}/", f"traceprof {__version__}\n"):
+            text = text.replace(place, "")
         said = "\n".join(line for line in text.splitlines() if line.strip())
         texts = kept_texts(path) if path.exists() else {}
         if request.config.option.keep:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.builders import US, TraceBuilder, solver
 from tests.support.commands import json_of, printed
+from tests.support.kept_claims import KeptText
 from tests.support.selection import long_after
 
 _ITERATION = (20 + 4 * 32) * US
@@ -54,23 +55,17 @@ def test_the_headline_says_what_share_of_the_gpu_time_it_is_about(tmp_path: Path
     assert "of the recorded GPU time" not in printed("analyze", almost)
 
 
-def test_json(tmp_path: Path) -> None:
+def test_json(tmp_path: Path, kept_text: KeptText) -> None:
+    """One `sweep` comes before the first period."""
     path = solver(30).write(tmp_path)
-    found = json_of("analyze", path)
-    headline = found["headline"]
-    assert headline["steps_source"] == "period"
-    assert headline["periods"] == [{"kernel": "norm", "num_kernels": 4, "is_only": True}]
-    assert headline["step_ns"] == headline["median_step_ns"] == _ITERATION
-    assert len(found["steps"]) == 30
-    assert {step["phase"] for step in found["steps"]} == {0}
-    without = json_of("analyze", path, "--no-period")
-    assert without["headline"]["steps_source"] == "none"
-    assert without["headline"]["periods"] == without["steps"] == []
-    # One `sweep` comes before the first period.
-    assert found["training"][0]["before_ns"] == 32 * US
-    assert without["training"][0]["before_ns"] == 0
-    inside = json_of("analyze", path, "--steps", "4:6")
-    assert [step["step"] for step in inside["steps"]] == [4, 5]
+    lines = []
+    for options in ((), ("--no-period",), ("--steps", "4:6")):
+        found = json_of("analyze", path, *options)
+        steps = [(step["step"], step["phase"]) for step in found["steps"]]
+        names = ("steps_source", "periods", "step_ns", "median_step_ns")
+        headline = {name: found["headline"][name] for name in names}
+        lines.append(f"{options} {headline} {found['training']} {steps}")
+    kept_text("\n".join(lines))
 
 
 @pytest.mark.parametrize(

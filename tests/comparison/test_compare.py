@@ -8,15 +8,17 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import asdict
 
 from tests.support.builders import TraceBuilder
 from tests.support.claims import DDP, LATE, OPTIONS, TRAINING, analysis, document_of
+from tests.support.kept_claims import KeptText
 from tests.support.selection import known, long_after
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES
 from traceprof.analysis import analyze, analyze_reports
 from traceprof.comparison.ask import compare
 from traceprof.documents.analysis.model import Document
-from traceprof.documents.comparison import Comparison, GateResult
+from traceprof.documents.comparison import Comparable, Comparison, GateResult, Step
 from traceprof.errors import TraceprofError
 from traceprof.findings import NotApplicable
 from traceprof.reports.blocks import Paragraph
@@ -49,6 +51,25 @@ def assert_sums(comparison: Comparison) -> None:
         shares = sum(getattr(rung, side) for rung in comparison.kernel_matching)
         has_kernels = any(getattr(kernel, f"{side}_ns") for kernel in comparison.kernels)
         assert shares == pytest.approx(1.0 if has_kernels else 0.0)
+
+
+def rounded(value: object) -> object:
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def fields_of(part: Step | Comparable) -> list[str]:
+    """Return what is known, but for the spread between recordings."""
+    fields = ((name, rounded(value)) for name, value in asdict(part).items())
+    return [
+        f"  {name}: {value}"
+        for name, value in fields
+        if value not in (None, []) and not name.startswith(("between", "usual"))
+    ]
+
+
+def line_of(gate: GateResult) -> str:
+    numbers = [rounded(number) for number in (gate.value, gate.low, gate.high, gate.limit)]
+    return f"{gate.gate} {gate.outcome}: {numbers} {gate.unit}; {gate.reason}"
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +185,7 @@ def test_the_same_recording_is_recognized_by_content(tmp_path: Path) -> None:
     assert {finding.status for finding in comparison.findings} == {"same"}
 
 
-def test_other_gpus_and_ranks_are_not_comparable() -> None:
+def test_other_gpus_and_ranks_are_not_comparable(kept_text: KeptText) -> None:
     document, other = document_of(DDP), document_of(LATE)
     for rank in other.ranks:
         rank.gpu = (rank.gpu or "").removeprefix("NVIDIA ")
@@ -173,31 +194,12 @@ def test_other_gpus_and_ranks_are_not_comparable() -> None:
         rank.gpu = "NVIDIA H100 80GB HBM3"
     other.ranks.pop()
     other.reports[0].recorded.append("samples")
-    gates = ["step:+50%", "finding:nccl-serialization"]
-    comparison = compare(document, other, gates=gates)
-    checked = comparison.comparable
-    assert checked.kinds == ["gpu", "world-size"]
-    assert [reason.partition(":")[0] for reason in checked.reasons] == [
-        "other GPUs",
-        "different numbers of ranks",
-    ]
-    alone = [one for one in checked.differences if one.what == "recorded on one side only"]
-    assert [(one.before, one.after) for one in alone] == [("nothing", "samples")]
-    assert comparison.step.verdict == "not comparable"
-    assert comparison.step.change is not None
-    assert [gate.outcome for gate in comparison.gates] == ["not met", "not met"]
-    assert all(gate.reason.startswith("not comparable: other GPUs") for gate in comparison.gates)
-
-    some = compare(document, other, gates=gates, allow_different=["gpu"])
-    assert some.comparable.kinds == ["world-size"]
-    assert some.step.verdict == "not comparable"
-    allowed = compare(document, other, gates=gates, allow_different=checked.kinds)
-    assert allowed.comparable.is_comparable
-    assert allowed.comparable.allowed == checked.reasons
-    assert allowed.comparable.differences == checked.differences
-    assert allowed.step.verdict != "not comparable"
-    assert allowed.gates[1].outcome == "met"
-    assert not comparison.is_met
+    gates, said = ["step:+50%", "finding:nccl-serialization"], []
+    for allowed in ([], ["gpu"], ["gpu", "world-size"]):
+        found = compare(document, other, gates=gates, allow_different=allowed)
+        said += [f"allowed: {allowed}", *fields_of(found.comparable), *fields_of(found.step)]
+        said += map(line_of, found.gates)
+    kept_text("\n".join(said))
     with pytest.raises(TraceprofError, match="choose one of gpu, world-size, recording"):
         compare(document, other, allow_different=["gpus"])
 
@@ -216,34 +218,25 @@ def test_of_many_differences_those_known_on_both_sides_are_shown() -> None:
 
 
 @pytest.mark.parametrize("rank", [None, 0])
-def test_what_one_side_could_not_judge_is_unknown(rank: int | None) -> None:
-    """A graph that hides names is no cure."""
+def test_what_one_side_could_not_judge_is_unknown(rank: int | None, kept_text: KeptText) -> None:
+    """A graph that hides names is no cure. What a side has all the same, it could judge."""
     before, blind, other = document_of(LATE), document_of(DDP), document_of(DDP)
     gap = NotApplicable("late-allreduce", "graphs hide names", "trace nodes", rank)
     blind.not_applicable.append(gap)
-    gates = ["finding:late-allreduce"]
-    comparison = compare(before, blind, gates=gates)
-    (row,) = (one for one in comparison.findings if one.id == "late-allreduce")
-    assert (row.status, row.came_ns) == ("unknown", None)
-    why = "it can be neither found nor ruled out: graphs hide names"
-    assert comparison.gates == [GateResult(gates[0], "not met", None, None, None, 0.0, "", why)]
-    back = compare(blind, before, gates=gates)
-    assert {one.id: one.status for one in back.findings}["late-allreduce"] == "unknown"
-    worst = max(
-        (one for one in before.findings if one.id == "late-allreduce"),
-        key=lambda finding: finding.impact_ns,
-    )
-    why = f"{worst.severity}, rank {worst.rank}: {worst.title}"
-    assert back.gates == [GateResult(gates[0], "not met", 2.0, None, None, 0.0, "", why)]
-    seen = compare(before, other, gates=gates)
-    assert {one.id: one.status for one in seen.findings}["late-allreduce"] == "gone"
-    why = "it is not there, or reports no fault"
-    assert seen.gates == [GateResult(gates[0], "met", 0.0, None, None, 0.0, "", why)]
-    assert seen.is_met
-    # What it has all the same, it could judge.
-    before.not_applicable.append(gap)
-    same = {one.id: one.status for one in compare(before, document_of(LATE)).findings}
-    assert same["late-allreduce"] == "same"
+    has_gap = document_of(LATE)
+    has_gap.not_applicable.append(gap)
+    sides = {
+        "blind after": (before, blind),
+        "blind before": (blind, before),
+        "both seen": (before, other),
+        "found in spite of a gap": (has_gap, document_of(LATE)),
+    }
+    said = []
+    for name, side in sides.items():
+        found = compare(*side, gates=["finding:late-allreduce"])
+        (row,) = (one for one in found.findings if one.id == "late-allreduce")
+        said.append(f"{name}: {row.status}, {row.came_ns}; {line_of(*found.gates)}")
+    kept_text("\n".join(said))
 
 
 def with_lengths(document: Document, *lengths_ns: float) -> Document:
@@ -331,29 +324,13 @@ def test_trends_and_what_a_mean_cannot_reach_are_said() -> None:
     assert not any(note.startswith("after, steps to compare") for note in few.notes)
 
 
-def test_steps_of_one_length_change_by_exactly_their_difference() -> None:
+def test_steps_of_one_length_change_by_exactly_their_difference(kept_text: KeptText) -> None:
     document = document_of(DDP)
     before, after = (with_lengths(document, *[ns] * 4) for ns in (1e6, 1.1e6))
-    gates = ["step:+50us", "step:+20%", "step:-1ms"]
-    found = compare(before, after, gates=gates)
-    step = found.step
-    assert (step.before_ns, step.after_ns, step.basis) == (1_000_000, 1_100_000, "steps")
-    assert (step.median_before_ns, step.median_after_ns) == (1_000_000, 1_100_000)
-    assert (step.change, step.low, step.high) == pytest.approx((0.1, 0.1, 0.1))
-    assert (step.verdict, step.at_same_mix) == ("slower", None)
+    found = compare(before, after, gates=["step:+50us", "step:+20%", "step:-1ms"])
     assert found.parts.mean_step_ns == 100_000
-    assert [
-        (gate.outcome, gate.value, gate.low, gate.high, gate.limit, gate.unit, gate.reason)
-        for gate in found.gates
-    ] == [
-        ("not met", 1e5, 1e5, 1e5, 5e4, "ns", "+100 µs to +100 µs is beyond +50 µs"),
-        ("met", 10.0, 10.0, 10.0, 20.0, "%", "+10.00 % to +10.00 % keeps +20.00 %"),
-        ("not met", 1e5, 1e5, 1e5, -1e6, "ns", "+100 µs to +100 µs is beyond -1 ms"),
-    ]
     back = compare(after, before).step
-    assert back.change == pytest.approx(-1 / 11)
-    assert back.verdict == "faster"
-    assert back.low == pytest.approx(-1 / 11)
+    kept_text("\n".join((*fields_of(found.step), *fields_of(back), *map(line_of, found.gates))))
 
 
 def test_without_steps_the_training_is_the_step() -> None:

@@ -19,6 +19,7 @@ from tests.support.builders import ALL_REDUCE as NCCL
 from tests.support.builders import TraceBuilder, solver
 from tests.support.commands import alter
 from tests.support.dashboard import named
+from tests.support.kept_claims import KeptText
 from tests.support.profiler_events import annotation, event
 from tests.support.profiler_events import write as write_events
 from tests.support.selection import known, long_after
@@ -355,32 +356,22 @@ def export(path: Path, *, num_names: int = 3) -> Path:
     return builder.write(path)
 
 
-def test_the_table_names_what_each_kernel_does(tmp_path: Path) -> None:
-    shown = text.render(analyze_reports([export(tmp_path / "t.sqlite")]), shows_kernels=True)
-    assert "Kernels, by name" in shown
-    assert "matmul 62.4 %, elementwise 37.5 %, not known by name 0.1 %" in shown
-    first, second = (line for line in shown.splitlines() if line.lstrip()[:4] in {"5 µs", "3 µs"})
-    assert first.split() == ["5", "µs", "62.4", "%", "1", "5", "µs", "matmul", "fp32",
-                             "ampere_sgemm_128x64_tn"]  # fmt: skip
-    assert second.endswith("at::native::vectorized_elementwise_kernel: MulFunctor")
-    assert "more name" not in shown
-    assert "per step" not in shown
-
-
-def test_what_the_table_leaves_out_has_a_line(tmp_path: Path) -> None:
-    path = export(tmp_path / "t.sqlite", num_names=MAX_KERNELS + 3)
+def kernel_lines(path: Path) -> str:
+    """Return the table of kernels of a report, without what follows it."""
     shown = text.render(analyze_reports([path]), shows_kernels=True)
-    assert "… and 3 more names: 30 ns, 0.4 %" in shown
-    assert "mine_17" in shown
-    assert "mine_18" not in shown
+    return shown.partition("Kernels, by name")[2]
 
 
-def test_of_several_ranks_the_busiest_is_shown(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_names", [3, MAX_KERNELS + 3])
+def test_the_table_names_what_each_kernel_does(
+    num_names: int, tmp_path: Path, kept_text: KeptText
+) -> None:
+    kept_text(kernel_lines(export(tmp_path / "t.sqlite", num_names=num_names)))
+
+
+def test_of_several_ranks_the_busiest_is_shown(tmp_path: Path, kept_text: KeptText) -> None:
     builder = TraceBuilder().kernel(0, 10, device=0).kernel(0, 20, "relu", device=1)
-    result = analyze_reports([builder.write(tmp_path)])
-    shown = text.render(result, shows_kernels=True)
-    assert "rank 1, whose kernels take longest together (20 ns)" in shown
-    assert [row.name for row in document(result).kernels] == ["gemm", "relu"]
+    kept_text(kernel_lines(builder.write(tmp_path)))
 
 
 def test_without_kernels_it_says_so(tmp_path: Path) -> None:
@@ -395,24 +386,10 @@ def test_the_table_is_shown_where_it_is_asked_for(tmp_path: Path) -> None:
     assert "Kernels, by name" in html.render(result, shows_kernels=True)
 
 
-def test_json_has_all_kernels(tmp_path: Path) -> None:
+def test_json_has_all_kernels(tmp_path: Path, kept_text: KeptText) -> None:
+    """Without steps all of the training is one, of whose mean nothing is known."""
     kernels = document(analyze_reports([export(tmp_path / "t.sqlite")])).kernels
-    # Without steps all of the training is one, of whose mean nothing is known.
-    assert [kernel.per_steady_step_ns for kernel in kernels] == [5000, 3000, 10]
-    assert {(kernel.steady_error_ns, kernel.per_step_ns) for kernel in kernels} == {(None, None)}
-    places = [known(kernel.place) for kernel in kernels]
-    assert places == sorted(places)
-    assert 0 == places[0] < places[-1] < 1
-    unknown = ("operator", "module", "source", "range", "flops", "flops_per_s", "moved_bytes",
-               "gb_per_s", "peak_gb_per_s")  # fmt: skip
-    assert {getattr(kernel, name) for kernel in kernels for name in unknown} == {None}
-    assert {kernel.peak_flops_per_s for kernel in kernels} <= {None, 19.5e12}
-    shown = ("name", "category", "precision", "tensor_cores", "count", "total_ns", "median_ns")
-    assert [tuple(getattr(kernel, name) for name in shown) for kernel in kernels] == [
-        ("ampere_sgemm_128x64_tn", "matmul", "fp32", False, 1, 5000, 5000),
-        (ADD, "elementwise", "fp32", False, 1, 3000, 3000),
-        ("mine_00", "other", None, None, 1, 10, 10),
-    ]
+    kept_text("\n".join(map(str, kernels)))
 
 
 PASSES = {"forward": FORWARD, "backward": BACKWARD}
