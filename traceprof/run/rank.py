@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import field, structs
 from msgspec.structs import force_setattr
 
-from traceprof import intervals
+from traceprof import hardware, intervals
 from traceprof.intervals import Int32, Int64, Intervals, Mask
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import updates_parameters
@@ -140,6 +140,11 @@ class Rank(RankInfo, frozen=True, eq=False):
     def moved_ns(self) -> int:
         """By how much its GPU's times were moved to the host's clock: see `clocks`."""
         return 0 if self.device is None else self.trace.moved.get(self.key, 0)
+
+    @derived
+    def peaks(self) -> hardware.Peaks:
+        """The peak rates of its links."""
+        return hardware.peaks(self.gpu, self.peak_overrides)
 
     @derived
     def is_communication_kernel(self) -> Mask:

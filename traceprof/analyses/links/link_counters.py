@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceprof import hardware, intervals
+from traceprof import intervals
 from traceprof.analyses.links import link_findings, link_usage
 from traceprof.analyses.links.link_findings import LinkMetrics, Load
 from traceprof.analyses.links.link_usage import LinkUse, exposed_copies
 from traceprof.analyses.results import CostResult, facts_of
-from traceprof.findings import Finding, NotApplicable, severity_of_cost
+from traceprof.findings import Finding, NotApplicable, severity_of_cost, share
 from traceprof.hardware import Peaks
 from traceprof.intervals import Float64, Int64, Intervals, Mask
 from traceprof.run.rank import Rank, Window
@@ -122,7 +122,6 @@ class LinkCountersResult(CostResult, frozen=True):
 def run(rank: Rank, window: Window) -> LinkCountersResult:
     """Integrate the samples over the window, and over its exposed time."""
     all_counters = rank.trace.counters
-    peaks = hardware.peaks(rank.gpu, rank.peak_overrides)
     communication = window.clip(rank.communication)
     exposed = window.clip(rank.exposed)
     series = sampled(rank, window)
@@ -130,13 +129,13 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
     copies = link_usage.copies_by_direction(rank, starts_inside)
     counters, loads = [], []
     for samples in series:
-        counters.append(_counter_use(samples, communication, peaks))
+        counters.append(_counter_use(samples, communication, rank.peaks))
         waited_for = {"communication": exposed}
         direction = OF_COPIES.get(samples.of.direction, "")
         if samples.of.link == "pcie" and direction in copies:
             waited_for["copies"] = exposed_copies(rank, copies[direction], window)
         for what, waited in waited_for.items():
-            load = _load(rank, samples, what, waited, peaks, window)
+            load = _load(rank, window, samples, what, waited)
             loads += [load] if load else []
     return LinkCountersResult(
         **facts_of(rank, window),
@@ -235,11 +234,10 @@ def _counter_use(series: ClippedSamples, communication: Intervals, peaks: Peaks)
 
 
 def _load(
-    rank: Rank, series: ClippedSamples, what: str, waited: Intervals, peaks: Peaks, window: Window
+    rank: Rank, window: Window, series: ClippedSamples, what: str, waited: Intervals
 ) -> Load | None:
-    waited_ns, peak = waited.measure_ns, peaks.of(series.of.link)
-    fraction = waited_ns / window.length_ns if window.length_ns else 0.0
-    if severity_of_cost(fraction) is None or peak is None:
+    waited_ns, peak = waited.measure_ns, rank.peaks.of(series.of.link)
+    if severity_of_cost(share(waited_ns, window.length_ns)) is None or peak is None:
         return None
     inside = series.inside(waited)
     utilization = series.utilization(inside, peak)
@@ -254,23 +252,17 @@ def _load(
         peak_gb_per_s=peak,
         utilization=rate / peak,
         source=series.source,
-        is_peak_assumed=peaks.is_assumed(series.of.link),
+        is_peak_assumed=rank.peaks.is_assumed(series.of.link),
         exposed_ns=waited_ns,
         nic=series.of.name or None,
         num_samples=int(inside.sum()),
         coverage=min(1.0, int(series.length_ns[inside].sum()) / waited_ns),
     )
-    return Load(
-        **facts_of(rank, window, waited),
-        metrics=metrics,
-        what=what,
-        evidence=link_findings.longest(rank, waited, what),
-    )
+    return Load.of(rank, window, waited, what, metrics)
 
 
 def _not_applicable(result: LinkCountersResult) -> list[NotApplicable]:
-    fraction = result.exposed_communication_ns / result.window_ns if result.window_ns else 0.0
-    if severity_of_cost(fraction) is None:
+    if severity_of_cost(share(result.exposed_communication_ns, result.window_ns)) is None:
         return []
     nics = ", ".join(result.unsampled_nics)
     beside = f"; nor are there samples of the machine's NICs ({nics})" if nics else ""
@@ -339,7 +331,6 @@ def _of_copies(
     carried = np.bincount(piece, weights=size[which] * share, minlength=len(limits) - 1)
     covered = intervals.union(start, end)
     busy = intervals.covered_within(covered, limits[:-1], limits[1:])
-    peaks = hardware.peaks(rank.gpu, rank.peak_overrides)
     link = link_usage.link_of(rank, direction, peer)
     return LinkRates(
         link=link,
@@ -350,14 +341,15 @@ def _of_copies(
         unit="GB/s",
         mean=carried / np.diff(limits),
         most=_divided(carried, busy),
-        peak=link_usage.peak_of(rank, peaks, direction, peer),
-        is_peak_assumed=direction != "p2p" and peaks.is_assumed(link),
+        peak=link_usage.peak_of(rank, direction, peer),
+        is_peak_assumed=direction != "p2p" and rank.peaks.is_assumed(link),
     )
 
 
 def _of_samples(rank: Rank, series: ClippedSamples, limits: Int64) -> LinkRates:
-    peaks, link = hardware.peaks(rank.gpu, rank.peak_overrides), series.of.link
-    peak, full = peaks.of(link), series.full(peaks.of(link))
+    link = series.of.link
+    peak = rank.peaks.of(link)
+    full = series.full(peak)
     in_percent = series.of.unit == PERCENT and peak is None
     # From the samples' unit, percent or bytes per millisecond, to GB/s.
     scale = 1.0 if in_percent else 1e-6 if peak is None or full is None else peak / full
@@ -377,7 +369,7 @@ def _of_samples(rank: Rank, series: ClippedSamples, limits: Int64) -> LinkRates:
         mean=scale * _divided(total, np.bincount(piece, weights=length, minlength=num)),
         most=scale * most,
         peak=100.0 if in_percent else peak,
-        is_peak_assumed=peaks.is_assumed(link),
+        is_peak_assumed=rank.peaks.is_assumed(link),
     )
 
 

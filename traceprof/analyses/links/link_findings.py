@@ -11,9 +11,9 @@ from typing import Annotated
 
 from traceprof import findings as f
 from traceprof.analyses.remedies import FEWER_REDUCTIONS, HALF_THE_BYTES, MERGE, PREFETCH
-from traceprof.analyses.results import CostResult
+from traceprof.analyses.results import CostResult, facts_of
 from traceprof.intervals import Intervals
-from traceprof.run.rank import Rank
+from traceprof.run.rank import Rank, Window
 from traceprof.units import duration, percent
 
 
@@ -75,6 +75,14 @@ class Load(CostResult, frozen=True):
 
     metrics: LinkMetrics  # the numbers of its findings
     what: str  # what was waited for: `copies` or `communication`
+
+    @classmethod
+    def of(
+        cls, rank: Rank, window: Window, waited: Intervals, what: str, metrics: LinkMetrics
+    ) -> Load:
+        """Return the rate while a rank waited, with the longest waits and what ran in them."""
+        facts, evidence = facts_of(rank, window, waited), longest(rank, waited, what)
+        return cls(**facts, metrics=metrics, what=what, evidence=evidence)
 
 
 def saturated(load: Load) -> list[f.Finding | f.NotApplicable]:

@@ -8,11 +8,10 @@ import numpy as np
 from msgspec import Struct
 
 from traceprof import findings as f
-from traceprof import hardware, intervals
+from traceprof import intervals
 from traceprof.analyses.links import link_findings
 from traceprof.analyses.links.link_findings import LinkMetrics, Load
-from traceprof.analyses.results import RankResult, facts_of
-from traceprof.hardware import Peaks
+from traceprof.analyses.results import RankResult
 from traceprof.intervals import Int64, Intervals, Mask
 from traceprof.run.rank import Rank, Window
 from traceprof.trace.grouping import distinct_values, is_in
@@ -129,25 +128,23 @@ def run(rank: Rank, window: Window) -> LinkUsageResult:
     """Add up the copies that start in the window."""
     copies = rank.operations.copies
     inside = window.holds_start(copies.start_ns)
-    peaks = hardware.peaks(rank.gpu, rank.peak_overrides)
     by_way = copies_by_way(rank, inside)
-    uses = [
-        _use(rank, chosen, direction, peer, peaks) for (direction, peer), chosen in by_way.items()
-    ]
+    uses = [_use(rank, chosen, direction, peer) for (direction, peer), chosen in by_way.items()]
     over_host = {way: chosen for (way, _), chosen in by_way.items() if way in _OVER_HOST}
     loads, big_loads, unknown_ns = [], [], 0
     for direction, chosen in over_host.items():
-        exposed = exposed_copies(rank, chosen, window)
-        if f.severity_of_cost(f.share(exposed.measure_ns, window.length_ns)) is None:
+        exposed_ns = exposed_copies(rank, chosen, window).measure_ns
+        if f.severity_of_cost(f.share(exposed_ns, window.length_ns)) is None:
             continue  # nobody waits, so that a slow link costs nothing
-        if _is_over_c2c(rank) or peaks.pcie is None:
-            unknown_ns += 0 if _is_over_c2c(rank) else exposed.measure_ns
+        if link_of(rank, direction) is None:
             continue
-        loads.append(_load(rank, window, chosen, len(chosen), direction, exposed, peaks))
+        if rank.peaks.pcie is None:
+            unknown_ns += exposed_ns
+            continue
+        loads.append(_load(rank, window, direction, chosen, len(chosen)))
         big = chosen[_is_big_and_pinned(rank, chosen, direction)]
         if len(big):
-            exposed = exposed_copies(rank, big, window)
-            big_loads.append(_load(rank, window, big, len(chosen), direction, exposed, peaks))
+            big_loads.append(_load(rank, window, direction, big, len(chosen)))
     return LinkUsageResult(
         rank=rank.rank,
         uses=tuple(uses),
@@ -179,7 +176,8 @@ def link_of(rank: Rank, direction: str, peer: int | None = None) -> str | None:
     if direction == "p2p":
         known = None if peer is None else rank.links.peers.get(peer)
         return None if known is None else known.link
-    return "pcie" if direction in _OVER_HOST and not _is_over_c2c(rank) else None
+    is_over_c2c = any(board in (rank.gpu or "") for board in _C2C_BOARDS)
+    return "pcie" if direction in _OVER_HOST and not is_over_c2c else None
 
 
 def findings(result: LinkUsageResult) -> list[f.Finding | f.NotApplicable]:
@@ -201,7 +199,7 @@ def findings(result: LinkUsageResult) -> list[f.Finding | f.NotApplicable]:
     return claims
 
 
-def _use(rank: Rank, chosen: Int64, direction: str, peer: int | None, peaks: Peaks) -> LinkUse:
+def _use(rank: Rank, chosen: Int64, direction: str, peer: int | None) -> LinkUse:
     copies = rank.operations.copies
     link = link_of(rank, direction, peer)
     return LinkUse(
@@ -211,41 +209,34 @@ def _use(rank: Rank, chosen: Int64, direction: str, peer: int | None, peaks: Pea
         bytes=intervals.total(np.maximum(copies.bytes[chosen], 0)),
         busy_ns=intervals.union(copies.start_ns[chosen], copies.end_ns[chosen]).measure_ns,
         num_copies=len(chosen),
-        peak_gb_per_s=peak_of(rank, peaks, direction, peer),
-        is_peak_assumed=direction != "p2p" and peaks.is_assumed(link),
+        peak_gb_per_s=peak_of(rank, direction, peer),
+        is_peak_assumed=direction != "p2p" and rank.peaks.is_assumed(link),
         peer_gpu_id=None if peer is None else rank.trace.gpu_id(RankKey(rank.process, peer)),
     )
 
 
-def peak_of(rank: Rank, peaks: Peaks, direction: str, peer: int | None) -> float | None:
+def peak_of(rank: Rank, direction: str, peer: int | None) -> float | None:
     """Return the peak of the link that copies of a direction take, GB/s; None if unknown."""
     if direction == "p2p":  # of those NVLinks that lead to this very peer
         known = None if peer is None else rank.links.peers.get(peer)
         return None if known is None else known.peak_gb_per_s
-    return peaks.of(link_of(rank, direction))
+    return rank.peaks.of(link_of(rank, direction))
 
 
 def peaks_by_scope(rank: Rank) -> dict[str, float | None]:
     """Return the peak between GPUs of one machine, and of several, GB/s; None if not known."""
-    of_gpu = hardware.peaks(rank.gpu, rank.peak_overrides)
     # A ring goes over all of them.
-    is_nvlink = of_gpu.nvlink is not None and rank.links.is_all_nvlink is not False
+    is_nvlink = rank.peaks.nvlink is not None and rank.links.is_all_nvlink is not False
     return {
-        "intra-node": of_gpu.nvlink if is_nvlink else of_gpu.pcie,
-        "inter-node": rank.peak_overrides.get("network"),
+        "intra-node": rank.peaks.nvlink if is_nvlink else rank.peaks.pcie,
+        "inter-node": rank.peaks.network,
     }
 
 
 def _load(
-    rank: Rank,
-    window: Window,
-    chosen: Int64,
-    num_copies: int,
-    direction: str,
-    exposed: Intervals,
-    peaks: Peaks,
+    rank: Rank, window: Window, direction: str, chosen: Int64, num_copies: int
 ) -> Load | None:
-    use = _use(rank, chosen, direction, None, peaks)
+    exposed, use = exposed_copies(rank, chosen, window), _use(rank, chosen, direction, None)
     if use.gb_per_s is None or use.peak_gb_per_s is None:
         return None
     metrics = LinkMetrics(
@@ -263,12 +254,7 @@ def _load(
         num_copies=len(chosen),
         coverage=len(chosen) / num_copies,
     )
-    return Load(
-        **facts_of(rank, window, exposed),
-        metrics=metrics,
-        what="copies",
-        evidence=link_findings.longest(rank, exposed, "copy"),
-    )
+    return Load.of(rank, window, exposed, "copies", metrics)
 
 
 def _is_big_and_pinned(rank: Rank, chosen: Int64, direction: str) -> Mask:
@@ -277,7 +263,3 @@ def _is_big_and_pinned(rank: Rank, chosen: Int64, direction: str) -> Mask:
     host, device = (source, destination) if direction == "h2d" else (destination, source)
     judged: Mask = (host == MemoryKind.PINNED) & is_device_memory(device)
     return judged & (copies.bytes[chosen] >= MIN_BIG_BYTES)
-
-
-def _is_over_c2c(rank: Rank) -> bool:
-    return any(board in (rank.gpu or "") for board in _C2C_BOARDS)
