@@ -1,6 +1,6 @@
 """What gpu-idle says of causes; `tests.host.test_idle_causes` holds the numbers to a reference."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -141,57 +141,25 @@ def silent() -> TraceBuilder:
     return TraceBuilder().kernel(0, MS, launch=(0, US)).kernel(9 * MS, 10 * MS)
 
 
-def busy() -> TraceBuilder:
-    return TraceBuilder().kernel(0, 9901).kernel(9999, 20_000)
-
-
-def no_time() -> TraceBuilder:
-    return TraceBuilder().kernel(5, 5)
-
-
-PROGRAMS = (
-    *(late, several_launches, in_mpi, reading_pages, queued, one_after_the_other),
-    *(sleeping_loader, clocks_that_disagree, without_calls, silent, busy, no_time),
-)
-
-
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_programs(program: Callable[[], TraceBuilder], tmp_path: Path, kept: Kept) -> None:
-    kept(claims(tmp_path, program()))
-
-
-@pytest.mark.parametrize("num_gaps", [1, 3])
-def test_code_of_the_host_that_ran_once(num_gaps: int, tmp_path: Path, kept: Kept) -> None:
+def host_code(num_gaps: int) -> TraceBuilder:
     """Kernels of 100 µs, and gaps of 20 ms in which the launching thread runs."""
     builder = switched(TraceBuilder(), (0, 1))
     for number in range(num_gaps + 1):
         now = number * 20 * MS
         builder.kernel(now + US, now + 100 * US, f"fill_{number}", launch=(now, now + US))
-    kept(claims(tmp_path, builder))
+    return builder
 
 
-@pytest.mark.parametrize("call", ["cudaMallocAsync_v11020", "cudaMalloc_v3020"])
-def test_a_pool_is_not_advised_where_one_is_used(call: str, tmp_path: Path, kept: Kept) -> None:
+def allocating(call: str) -> TraceBuilder:
     builder = TraceBuilder()
     for number in range(6):
         now = number * 2 * MS
         builder.api(call, now, now + MS)
         builder.kernel(now + 1_020 * US, now + 2 * MS, "solve", launch=(now + MS, now + 1_010 * US))
-    kept(claims(tmp_path, builder))
+    return builder
 
 
-@pytest.mark.parametrize(
-    ("kernel", "calls"),
-    [
-        ("fill_42_gpu", ("cuMemAlloc_v2", "cuStreamSynchronize")),
-        ("fill_42_gpu", ("cuStreamSynchronize",)),
-        ("fill_42_gpu", ("cudaEventRecord",)),
-        ("fill", ("cuMemAlloc_v2", "cuStreamSynchronize")),
-    ],
-)
-def test_small_kernels_of_directives(
-    kernel: str, calls: tuple[str, ...], tmp_path: Path, kept: Kept
-) -> None:
+def of_directives(kernel: str, *calls: str) -> TraceBuilder:
     """Per kernel of 2 µs an allocation of 12 µs, if any, and launching; a wait ends with it."""
     builder = TraceBuilder()
     for number in range(40):
@@ -200,28 +168,84 @@ def test_small_kernels_of_directives(
             builder.api(name, now, now + 12 * US)
         builder.kernel(now + 40 * US, now + 42 * US, kernel, launch=(now + 14 * US, now + 39 * US))
         builder.api(calls[-1], now + 41 * US, now + 43 * US)
-    kept(claims(tmp_path, builder))
+    return builder
 
 
-@pytest.mark.parametrize("num_gaps", [1, 3])
-@pytest.mark.parametrize("call", ["nanosleep", "pthread_cond_wait"])
-def test_a_sleep_of_the_programs_own(call: str, num_gaps: int, tmp_path: Path, kept: Kept) -> None:
+def sleeping(call: str, num_gaps: int) -> TraceBuilder:
     builder = TraceBuilder().raw("StringIds", id=90_000, value=call)
     for number in range(num_gaps + 1):
         now = number * 20 * MS
         builder.kernel(now + US, now + MS, launch=(now, now + US))
         row = {"start": now + 2 * US, "end": now + 20 * MS - US, "globalTid": global_tid()}
         builder.raw("OSRT_API", **row, nameId=90_000)
-    kept(claims(tmp_path, builder))
+    return builder
 
 
-@pytest.mark.parametrize("kernel", [TORCH, "f"])
-def test_a_checkpoint_that_came_once(kernel: str, tmp_path: Path, kept: Kept) -> None:
+def checkpoint(kernel: str) -> TraceBuilder:
     """How to save is said to programs of PyTorch only; what came once in others recurs perhaps."""
     builder = TraceBuilder().kernel(US, MS, kernel, launch=(0, US))
     switched(builder, (0, 1)).nvtx("save_checkpoint", MS + 2 * US, 20 * MS - 2 * US)
-    builder.kernel(20 * MS + US, 21 * MS, kernel, launch=(20 * MS, 20 * MS + US))
-    kept(claims(tmp_path, builder))
+    return builder.kernel(20 * MS + US, 21 * MS, kernel, launch=(20 * MS, 20 * MS + US))
+
+
+def set_up(call: str) -> TraceBuilder:
+    builder = TraceBuilder().kernel(0, MS, TORCH, launch=(0, US))
+    builder.kernel(20 * MS, 21 * MS, TORCH, launch=(20 * MS - US, 20 * MS))
+    return (builder.nvtx if call.startswith("nccl") else builder.api)(call, MS + US, 19 * MS)
+
+
+def loading(kernel: str = TORCH, *, pageable: bool = True) -> TraceBuilder:
+    builder = TraceBuilder().kernel(0, 10 * MS, TORCH, launch=(0, US))
+    builder.nvtx("dataloader next", 10 * MS, 19 * MS)
+    builder.memcpy(19 * MS, 20 * MS, pageable=pageable, launch=(19 * MS, 19 * MS + US))
+    return builder.kernel(20 * MS, 30 * MS, kernel, launch=(19 * MS + 2 * US, 19 * MS + 3 * US))
+
+
+# Where MPI is not traced, its progress loops are no code of the host's own.
+IN_MPI, APART = range(2, 9), (-4, -3, -2, -1, 2, 8)
+PROGRAMS = {
+    "late launches": late(),
+    "several late launches": several_launches(),
+    "MPI": in_mpi(),
+    "pages that the host reads": reading_pages(),
+    "queued": queued(),
+    "one kernel after the other": one_after_the_other(),
+    "a loader that sleeps": sleeping_loader(),
+    "clocks that disagree": clocks_that_disagree(),
+    "without calls": without_calls(),
+    "silence": silent(),
+    "hardly idle": TraceBuilder().kernel(0, 9901).kernel(9999, 20_000),
+    "no time": TraceBuilder().kernel(5, 5),
+    "host code, once": host_code(1),
+    "host code": host_code(3),
+    "allocations from a pool": allocating("cudaMallocAsync_v11020"),
+    "allocations": allocating("cudaMalloc_v3020"),
+    "directives that allocate": of_directives(
+        "fill_42_gpu", "cuMemAlloc_v2", "cuStreamSynchronize"
+    ),
+    "waiting directives": of_directives("fill_42_gpu", "cuStreamSynchronize"),
+    "directives": of_directives("fill_42_gpu", "cudaEventRecord"),
+    "no directives": of_directives("fill", "cuMemAlloc_v2", "cuStreamSynchronize"),
+    "a sleep of its own, once": sleeping("nanosleep", 1),
+    "a sleep of its own": sleeping("nanosleep", 3),
+    "a wait for a condition, once": sleeping("pthread_cond_wait", 1),
+    "a wait for a condition": sleeping("pthread_cond_wait", 3),
+    "a checkpoint of PyTorch": checkpoint(TORCH),
+    "a checkpoint": checkpoint("f"),
+    "set-up of a library": set_up("cuLibraryLoadData"),
+    "set-up of NCCL": set_up("ncclCommInitRank"),
+    "samples in MPI": sampled(IN_MPI, "opal_progress", "PMPI_Barrier", "main"),
+    "samples in an exchange": sampled(IN_MPI, "opal_progress", "exchange", "main"),
+    "samples in MPI that are far apart": sampled(APART, "opal_progress", "PMPI_Barrier", "main"),
+    "loading": loading(),
+    "loading, pinned": loading(pageable=False),
+    "loading by DALI": loading("void dali::kernels::warp<int>"),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
+    kept(claims(tmp_path, PROGRAMS[name]))
 
 
 @pytest.mark.parametrize(
@@ -240,15 +264,6 @@ def test_functions_of_host_code(tmp_path: Path, symbol: str, name: str) -> None:
     finding = one(judged(tmp_path, builder))
     assert f"the host ran code of its own ({name})" in finding.title
     assert _place(finding) == f" ({name})"
-
-
-@pytest.mark.parametrize(
-    "outermost", [("PMPI_Barrier", "main"), ("exchange", "main"), ("PMPI_Barrier", "far apart")]
-)
-def test_samples_inside_of_mpi(tmp_path: Path, outermost: tuple[str, str], kept: Kept) -> None:
-    """Where MPI is not traced, its progress loops are no code of the host's own."""
-    times = [-4, -3, -2, -1, 2, 8] if outermost[1] == "far apart" else range(2, 9)
-    kept(claims(tmp_path, sampled(times, "opal_progress", *outermost)))
 
 
 def test_one_sample_of_each_thread_says_nothing_of_mpi(tmp_path: Path) -> None:
@@ -314,15 +329,6 @@ def test_what_idles_in_the_mean_step_is_named_beside_a_slow_first_one(
     assert "processes load" in known(said.action)
 
 
-@pytest.mark.parametrize("call", ["cuLibraryLoadData", "ncclCommInitRank"])
-def test_what_is_set_up_has_a_remedy_of_its_own(call: str, tmp_path: Path, kept: Kept) -> None:
-    builder = TraceBuilder().kernel(0, MS, TORCH, launch=(0, US))
-    builder.kernel(20 * MS, 21 * MS, TORCH, launch=(20 * MS - US, 20 * MS))
-    set_up = builder.nvtx if call.startswith("nccl") else builder.api
-    set_up(call, MS + US, 19 * MS)
-    kept(claims(tmp_path, builder))
-
-
 def test_what_tells_the_largest_unknown_part_comes_before_what_to_do(
     tmp_path: Path, kept: Kept
 ) -> None:
@@ -338,19 +344,6 @@ def test_what_tells_the_largest_unknown_part_comes_before_what_to_do(
     found = claims(tmp_path, builder)
     kept(found)
     assert "--cpuctxsw=process-tree" in known(short_action(only_finding(found)))
-
-
-@pytest.mark.parametrize(
-    ("kernel", "pageable"), [(TORCH, True), (TORCH, False), ("void dali::kernels::warp<int>", True)]
-)
-def test_advice_on_loading_fits_the_loader_and_its_copies(
-    tmp_path: Path, kernel: str, *, pageable: bool, kept: Kept
-) -> None:
-    builder = TraceBuilder().kernel(0, 10 * MS, TORCH, launch=(0, US))
-    builder.nvtx("dataloader next", 10 * MS, 19 * MS)
-    builder.memcpy(19 * MS, 20 * MS, pageable=pageable, launch=(19 * MS, 19 * MS + US))
-    builder.kernel(20 * MS, 30 * MS, kernel, launch=(19 * MS + 2 * US, 19 * MS + 3 * US))
-    kept(claims(tmp_path, builder))
 
 
 def test_a_window_beyond_the_rank(tmp_path: Path, kept: Kept) -> None:
