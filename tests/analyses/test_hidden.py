@@ -10,14 +10,13 @@ from sample_traces.simulator import simulate_scenario
 from sample_traces.simulator.kineto_writer import write_traces
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.databases import change
+from tests.support.kept_claims import Kept
 from tests.support.selection import rows_long_after
-from traceprof.analyses.hidden import MIN_IN_GRAPHS, MIN_UNKNOWN
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Options, analyze_reports
 from traceprof.communication.messages import looks_like_communication
 from traceprof.comparison.ask import compare
-from traceprof.findings import Sight
 from traceprof.trace.nsight import schema
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -25,9 +24,6 @@ LAUNCH = "cudaLaunchKernel_v7000"
 WARNING = "Not all CUDA events might have been collected."
 UNDONE = "in the recording: when the GPU was idle is not known"
 """How a reason ends that says how many launches have no operation."""
-ALL = {id_ for id_, kind in FINDINGS.items() if kind.needs}
-OF_COMMUNICATION = {id_ for id_, kind in FINDINGS.items() if kind.needs is Sight.COMMUNICATION}
-BY_NAME = {id_ for id_, kind in FINDINGS.items() if kind.needs is Sight.NAMES} | OF_COMMUNICATION
 OF_RUNS = {"straggler", "uneven-kernels", "pipeline-bubble"}  # of which one rank has none
 
 
@@ -74,46 +70,6 @@ def unknown(result: RunResult, words: str) -> dict[str, str]:
     return {gap.id: gap.how_to_collect for gap in result.not_applicable if words in gap.reason}
 
 
-def test_what_graphs_hide_is_not_applicable(tmp_path: Path) -> None:
-    gaps = unknown(analyzed(in_graphs(), tmp_path / "t.sqlite"), "traced as a whole")
-    assert gaps.keys() == ALL - OF_RUNS
-    assert all("--cuda-graph-trace=node" in how for how in gaps.values())
-
-
-@pytest.mark.parametrize(("graph_ns", "hides"), [(100_000, False), (120_000, True)])
-def test_graphs_too_short_for_a_finding_hide_none(
-    tmp_path: Path, graph_ns: int, *, hides: bool
-) -> None:
-    builder = TraceBuilder().kernel(0, 9_890_000).kernel(10_990_000, 11_000_000)
-    result = analyzed(builder.graph(9_900_000, 9_900_000 + graph_ns), tmp_path / "t.sqlite")
-    assert (graph_ns / 11e6 >= MIN_IN_GRAPHS) == hides
-    assert bool(unknown(result, "traced as a whole")) == hides
-
-
-def test_what_is_seen_beside_graphs_is_found(tmp_path: Path) -> None:
-    result = analyzed(steps_of().graph(12_000, 60_000), tmp_path / "t.sqlite")
-    found = {finding.id for finding in result.findings}
-    gaps = unknown(result, "traced as a whole")
-    assert "exposed-communication" in found
-    assert not found & gaps.keys()
-    assert "nccl-serialization" in gaps
-
-
-@pytest.mark.parametrize(
-    ("name", "how"), [("my_fft_stage3", "--kernels"), ("myHaloExchange", "--communication-kernel")]
-)
-@pytest.mark.parametrize(("share", "hides"), [(MIN_UNKNOWN, False), (MIN_UNKNOWN + 0.01, True)])
-def test_unknown_names_over_a_tenth_of_the_time_hide_what_is_known_by_name(
-    tmp_path: Path, name: str, how: str, share: float, *, hides: bool
-) -> None:
-    begin = round(1_000_000 * (1 - share))
-    builder = TraceBuilder().kernel(0, begin).kernel(begin, 1_000_000, name)
-    gaps = unknown(analyzed(builder, tmp_path / "t.sqlite"), "kernels with unknown names take")
-    by_name = BY_NAME - OF_RUNS if looks_like_communication(name) else BY_NAME - OF_COMMUNICATION
-    assert gaps.keys() == (by_name if hides else set())
-    assert all(how in remedy for remedy in gaps.values())
-
-
 def alone(environment: str = "") -> TraceBuilder:
     """Build a process on one GPU with a kernel whose name is unknown, as launchers start it."""
     builder = unnamed(1)
@@ -123,14 +79,67 @@ def alone(environment: str = "") -> TraceBuilder:
     return builder
 
 
-@pytest.mark.parametrize(
-    "environment", ["", "RANK=0 WORLD_SIZE=1", "SLURM_PROCID=0 SLURM_NTASKS=1"]
-)
-def test_a_process_on_one_gpu_that_nothing_is_beside_does_not_communicate(
-    tmp_path: Path, environment: str
-) -> None:
-    gaps = unknown(analyzed(alone(environment), tmp_path / "t.sqlite"), "kernels with unknown")
-    assert gaps.keys() == {"full-precision-matmul", "unfused-kernels"}
+def short_graph(length_ns: int) -> TraceBuilder:
+    """Build a graph beside 11 ms: what takes less than a hundredth hides nothing."""
+    builder = TraceBuilder().kernel(0, 9_890_000).kernel(10_990_000, 11_000_000)
+    return builder.graph(9_900_000, 9_900_000 + length_ns)
+
+
+def with_unnamed(name: str, share: float) -> TraceBuilder:
+    """Build a kernel of an unknown name: one of a tenth of the time hides nothing."""
+    begin = round(1_000_000 * (1 - share))
+    return TraceBuilder().kernel(0, begin).kernel(begin, 1_000_000, name)
+
+
+def lacking_one(warning: str) -> TraceBuilder:
+    """One operation of 301 is lost: too few to doubt gaps without a warning."""
+    builder = launched_in_vain(TraceBuilder())
+    for number in range(300):
+        builder.kernel(1_000_000 * number, 1_000_000 * (number + 1), grid=(9999, 1, 1))
+    return builder.raw("DIAGNOSTIC_EVENT", text=warning)
+
+
+def lacking_a_call() -> TraceBuilder:
+    builder = steps_of(8).raw("DIAGNOSTIC_EVENT", text=WARNING)
+    return builder.kernel(800_000, 801_000, "gemm", launch=False)
+
+
+PROGRAMS = {
+    "graphs": in_graphs(),
+    "a graph of less than a hundredth": short_graph(100_000),
+    "a graph of a hundredth": short_graph(120_000),
+    "kernels beside a graph": steps_of().graph(12_000, 60_000),
+    "little of an unknown name": with_unnamed("my_fft_stage3", 0.10),
+    "an unknown name": with_unnamed("my_fft_stage3", 0.11),
+    "little of a name that may communicate": with_unnamed("myHaloExchange", 0.10),
+    "a name that may communicate": with_unnamed("myHaloExchange", 0.11),
+    # A process on one GPU that nothing is beside does not communicate.
+    "alone": alone(),
+    "alone by torchrun": alone("RANK=0 WORLD_SIZE=1"),
+    "alone by Slurm": alone("SLURM_PROCID=0 SLURM_NTASKS=1"),
+    "known names": TraceBuilder().kernel(0, 1000),
+    "a lost operation": lacking_one(WARNING),
+    "a lost range": lacking_one("Not all NVTX events might have been collected."),
+    "a lost call": lacking_a_call(),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
+    result = analyzed(PROGRAMS[name], tmp_path / "t.sqlite")
+    hidden = [cause for of_rank in result.measured.hidden.values() for cause in of_rank]
+    found = [finding.id for finding in result.findings]
+    gaps = [[*unknown(result, cause.reason)] for cause in hidden]
+    assert all(not {*found} & {*hides} for hides in gaps)
+    kept(
+        [
+            *(
+                f"{cause.reason}; {cause.how_to_collect}\n  hides {', '.join(sorted(hides))}"
+                for cause, hides in zip(hidden, gaps, strict=True)
+            ),
+            f"found: {', '.join(found) or 'nothing'}",
+        ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,25 +194,6 @@ def test_what_is_hidden_of_two_ranks_hides_what_only_several_have(
     assert {gap.id for gap in result.not_applicable} >= hidden
 
 
-def test_known_names_hide_nothing_where_nothing_communicates(tmp_path: Path) -> None:
-    result = analyzed(TraceBuilder().kernel(0, 1000), tmp_path / "t.sqlite")
-    assert not {gap.id for gap in result.not_applicable} & BY_NAME
-
-
-@pytest.mark.parametrize(
-    ("warning", "hides"),
-    [(WARNING, True), ("Not all NVTX events might have been collected.", False)],
-)
-def test_lost_events_hide_findings(tmp_path: Path, warning: str, *, hides: bool) -> None:
-    """One operation of 301 is lost: too few to doubt gaps without a warning."""
-    builder = launched_in_vain(TraceBuilder())
-    for number in range(300):
-        builder.kernel(1_000_000 * number, 1_000_000 * (number + 1), grid=(9999, 1, 1))
-    builder.raw("DIAGNOSTIC_EVENT", text=warning)
-    gaps = unknown(analyzed(builder, tmp_path / "t.sqlite"), "lost events")
-    assert gaps.keys() == (ALL - OF_RUNS if hides else set())
-
-
 def test_a_warning_hides_nothing_where_every_launch_has_its_operation(tmp_path: Path) -> None:
     """Nsight Systems warns whenever it stops while events are on their way."""
     builder = steps_of(1001).raw("DIAGNOSTIC_EVENT", text=WARNING)
@@ -217,12 +207,6 @@ def test_a_warning_hides_nothing_where_every_launch_has_its_operation(tmp_path: 
     assert {"gpu-idle", "exposed-communication"} <= {one.id for one in result.findings}
     lost = analyzed(launched_in_vain(builder, 2), tmp_path / "lost.sqlite")
     assert "gpu-idle" in unknown(lost, "lost events")
-
-
-def test_a_warning_counts_where_calls_are_lost_too(tmp_path: Path) -> None:
-    builder = steps_of(8).raw("DIAGNOSTIC_EVENT", text=WARNING)
-    builder.kernel(800_000, 801_000, "gemm", launch=False)
-    assert "gpu-idle" in unknown(analyzed(builder, tmp_path / "run.sqlite"), "lost events")
 
 
 def _without_half_of_the_kernels(path: Path, folder: Path) -> Path:
