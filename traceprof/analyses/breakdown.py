@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from traceprof import intervals
 from traceprof.analyses.results import RankResult
-from traceprof.findings import Count, Finding, FindingKind, NotApplicable
+from traceprof.findings import Count, Finding, FindingKind, NotApplicable, share
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.units import NO_UNIT, Unit, unit_of
 from traceprof.intervals import Int64, Mask
@@ -96,8 +96,7 @@ class Measures(Struct, frozen=True):
 
     def fraction(self, part_ns: str) -> float:
         """Return the share of the window, 0 to 1, that a part takes: a field such as `idle_ns`."""
-        part: int = getattr(self, part_ns)
-        return part / self.window_ns if self.window_ns else 0.0
+        return share(getattr(self, part_ns), self.window_ns)
 
     @property
     def window_end_ns(self) -> int:

@@ -264,7 +264,7 @@ class OverlapSlowdownResult(CostResult, frozen=True):
     @property
     def matched_fraction(self) -> float:
         """The share of the overlapped kernels' time that could be compared, 0 to 1."""
-        return self.comparison.overlapped_ns / self.half_ns if self.half_ns else 0.0
+        return f.share(self.comparison.overlapped_ns, self.half_ns)
 
     @property
     def net_gain_ns(self) -> int:
@@ -433,7 +433,7 @@ def _missing(result: OverlapSlowdownResult) -> f.NotApplicable | None:
     if not result.num_communication:
         return None
     # Slowdown cannot cost more than all the time of the overlapped kernels.
-    could_cost = result.half_wall_ns / result.window_ns if result.window_ns else 0.0
+    could_cost = f.share(result.half_wall_ns, result.window_ns)
     enough = (
         result.comparison.num_overlapped >= MIN_OVERLAPPED
         and result.matched_fraction >= MIN_MATCHED
