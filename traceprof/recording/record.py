@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -200,18 +200,13 @@ def _launchers(nsys: int, children: Mapping[int, list[tuple[int, str, bool]]]) -
 def _children() -> dict[int, list[tuple[int, str, bool]]]:
     """Return all processes by their parent: number, name, and whether it is over."""
     children: dict[int, list[tuple[int, str, bool]]] = {}
-    for pid, name, state, parent in _processes():
-        children.setdefault(parent, []).append((pid, name, state in "ZX"))
-    return children
-
-
-def _processes() -> Iterator[tuple[int, str, str, int]]:
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):
             text = (folder / "stat").read_text()
             name, _, rest = text.partition("(")[2].rpartition(")")
             state, parent = rest.split()[:2]
-            yield int(folder.name), name, state, int(parent)
+            children.setdefault(int(parent), []).append((int(folder.name), name, state in "ZX"))
+    return children
 
 
 NOT_IMPORTED = "nsys failed to import what it recorded itself"
