@@ -21,19 +21,10 @@ from tests.support.traces import result_of
 from tests.support.workers import MAX_WAIT_S
 from traceprof import store as store_module
 from traceprof.analysis import RunResult
-from traceprof.documents.analysis.records import TABLES, document
+from traceprof.documents.analysis.records import document
 from traceprof.errors import TraceFileError, UsageError
 from traceprof.reports import json as json_report
-from traceprof.store import (
-    LISTS,
-    check,
-    columns,
-    load,
-    save,
-    stored_runs,
-    with_numbers,
-    written_table,
-)
+from traceprof.store import LISTS, check, load, save, stored_runs, with_numbers
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
 DDP = SAMPLES / "ddp.sqlite"
@@ -167,16 +158,6 @@ def test_an_older_store_gets_the_columns_that_came(result: RunResult, path: Path
             assert (known, rows > 0) == (0, True)
             known, rows = connection.execute(query, [2]).fetchone()
             assert known == rows > 0
-
-
-def test_columns_are_the_fields_of_the_document() -> None:
-    for table in LISTS:
-        fields = [field.name for field in msgspec.structs.fields(TABLES[table].record)]
-        others = ["host", "gpu_id"] if table == "ranks" else []
-        assert [*columns(table)] == [*fields, *others]
-    assert "name_id" in columns(written_table("kernels"))
-    kinds = [columns("findings")[name] for name in ("title", "impact_ns", "impact_fraction")]
-    assert kinds == [str, int, float]
 
 
 def test_an_error_on_the_way_leaves_no_half_run(

@@ -9,8 +9,9 @@ import sqlite3
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, get_type_hints
 
 import msgspec
 
@@ -45,15 +46,15 @@ _MIN_DRIVERS = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
 
 @dataclass(frozen=True)
 class Versions:
-    """Versions as texts; empty for missing tools and unknown versions."""
+    """Versions as texts, each with what it is of; empty if that is missing or unknown."""
 
-    nsys: str = ""  # Nsight Systems
-    driver: str = ""  # NVIDIA's driver
-    cuda: str = ""  # which CUDA PyTorch was built for
-    torch: str = ""  # PyTorch
-    nccl: str = ""  # the NCCL that came with it
-    nvtx: str = ""  # the package for ranges of one's own
-    nsys_cuda: str = ""  # the newest CUDA that this Nsight Systems knows
+    nsys: Annotated[str, "Nsight Systems (nsys)"] = ""
+    driver: Annotated[str, "NVIDIA's driver"] = ""
+    cuda: Annotated[str, "CUDA that PyTorch was built for"] = ""
+    torch: Annotated[str, "PyTorch (torch)"] = ""
+    nccl: Annotated[str, "NCCL that came with PyTorch"] = ""
+    nvtx: Annotated[str, "nvtx, which writes ranges"] = ""
+    nsys_cuda: Annotated[str, "newest CUDA that nsys knows"] = ""
 
 
 def find_versions(nsys: str, driver: str, nsys_cuda: str, training: Training) -> Versions:
@@ -410,15 +411,6 @@ def _of_permissions(permissions: Permissions, *, has_gpus: bool) -> Iterator[str
 
 
 _UNKNOWN = "unknown"
-_NAMES = {
-    "nsys": "Nsight Systems (nsys)",
-    "driver": "NVIDIA's driver",
-    "cuda": "CUDA that PyTorch was built for",
-    "torch": "PyTorch (torch)",
-    "nccl": "NCCL that came with PyTorch",
-    "nvtx": "nvtx, which writes ranges",
-    "nsys_cuda": "newest CUDA that nsys knows",
-}
 
 
 def render(diagnosis: Diagnosis) -> str:
@@ -472,8 +464,8 @@ def _next(diagnosis: Diagnosis) -> str:
 def _versions(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
     if diagnosis.training:
         yield "Python", diagnosis.training
-    for field in fields(diagnosis.versions):
-        yield _NAMES[field.name], getattr(diagnosis.versions, field.name) or "not found"
+    for name, kind in get_type_hints(Versions, include_extras=True).items():
+        yield kind.__metadata__[0], getattr(diagnosis.versions, name) or "not found"
 
 
 def _permissions(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
