@@ -47,7 +47,25 @@ def are_one_of(operation: Int64, operations: Sequence[str], names: Sequence[str]
     return is_in(operation, [operations.index(name) for name in names if name in operations])
 
 
-class Messages(Rows, frozen=True):
+class Communicators(Rows, frozen=True):
+    """The communicators of n operations; -1 is unknown."""
+
+    communicator: Int64  # int64[n], indices into `communicators`, from records of NCCL and MPI
+    group: Int64  # int64[n], indices into `groups`, from labels
+    # NCCL's ids in hexadecimal digits, equal on all ranks, and names of MPI's
+    communicators: tuple[str, ...]
+    groups: tuple[str, ...]  # names of PyTorch's process groups
+
+    def communicator_name(self, index: int) -> str | None:
+        """Return the communicator of one: NCCL's id, else PyTorch's group, else None."""
+        if self.communicator[index] >= 0:
+            return self.communicators[int(self.communicator[index])]
+        if self.group[index] >= 0:
+            return f"group {self.groups[int(self.group[index])]}"
+        return None
+
+
+class Messages(Communicators, frozen=True):
     """Communication kernels of one rank in order of start; -1 is unknown."""
 
     kernel: Int64  # int64[n], indices into the rank's kernels
@@ -58,8 +76,6 @@ class Messages(Rows, frozen=True):
     # int64[n], as NCCL counts a message: what one rank sends in an AllGather, receives in a
     # ReduceScatter; of sends and receives, the larger direction
     bytes: Int64
-    communicator: Int64  # int64[n], indices into `communicators`, from NCCL's records
-    group: Int64  # int64[n], indices into `groups`, from labels
     peer: Int64  # int64[n], the only other rank of a send or receive, from labels (in the world)
     # int64[n], the rank that all others send to or receive from, from labels (in the world)
     root: Int64
@@ -69,18 +85,8 @@ class Messages(Rows, frozen=True):
     world_size: Int64  # int64[n], the number of ranks that take part
     sequence: Int64  # int64[n], the call's number in its group, from labels
     operations: tuple[str, ...]  # names, from kernel names, or from calls where these say more
-    communicators: tuple[str, ...]  # NCCL's ids in hexadecimal digits, equal on all ranks
-    groups: tuple[str, ...]  # names of PyTorch's process groups
-    # descriptions of these groups by name, where the user gave one
+    # descriptions of the groups by name, where the user gave one
     descriptions: Mapping[str, str] = field(default_factory=dict)
-
-    def communicator_name(self, index: int) -> str | None:
-        """Return the communicator of a message: NCCL's id, else PyTorch's group, else None."""
-        if self.communicator[index] >= 0:
-            return self.communicators[int(self.communicator[index])]
-        if self.group[index] >= 0:
-            return f"group {self.groups[int(self.group[index])]}"
-        return None
 
     def description(self, index: int) -> str | None:
         """Return the user's description of a message's group; None if that is unknown."""

@@ -19,6 +19,7 @@ from traceprof.communication.messages import (
     EXCHANGE,
     ONE_SIDED,
     ROOTED,
+    Communicators,
     are_one_of,
     messages,
 )
@@ -29,7 +30,6 @@ from traceprof.host.rank_stalls import garbage_collection
 from traceprof.intervals import Int64, Mask
 from traceprof.run.rank import CpuRank, Rank, Window
 from traceprof.run.windows import shown_window
-from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.communication_calls import (
     BARRIER,
@@ -75,7 +75,7 @@ _HOST_OPERATIONS = (*OPERATIONS, BARRIER)
 _UNKNOWN_CALL = CallLabel("Unknown", False, NOTHING)
 
 
-class Arrivals(Rows, frozen=True):
+class Arrivals(Communicators, frozen=True):
     """The n communication operations of one rank; -1 if unknown.
 
     Kernels come first, by start, then calls of MPI, by start.
@@ -93,8 +93,6 @@ class Arrivals(Rows, frozen=True):
     is_judged: Mask  # bool[n], whether it starts in the part that findings are about
     operation: Int64  # int64[n], indices into `operations`
     bytes: Int64  # int64[n], as `messages.Messages` counts them
-    communicator: Int64  # int64[n], indices into `communicators`, from records of NCCL and MPI
-    group: Int64  # int64[n], indices into `groups`, from labels
     stream: Int64  # int64[n], the CUDA stream, 0 without a GPU; of calls of MPI the tag
     sequence: Int64  # int64[n], the call's number in its group, from labels
     peer: Int64  # int64[n], the only other rank of a send or receive, in the world
@@ -111,8 +109,6 @@ class Arrivals(Rows, frozen=True):
     kernels_at_end: Int64  # int64[n], the same when it ended
     window_ns: int  # the length of the part that findings are about
     operations: tuple[str, ...]  # names
-    communicators: tuple[str, ...]  # NCCL's ids, and names of MPI's
-    groups: tuple[str, ...]  # names of PyTorch's process groups
     num_kernels: int  # the number of kernels
     # without a GPU, operators and collections in the judged part, ns by name
     host_code: Mapping[str, int] = {}

@@ -265,11 +265,8 @@ def _messages(
     for pair, both in sides.items():
         if not all(len(passes[member]) for member in pair):
             continue
-        one_clock = (
-            ranks.clocks.host_of[passes[pair[0]].report]
-            == (ranks.clocks.host_of[passes[pair[1]].report])
-        )
-        joined = _joined(both, one_clock=one_clock)
+        machines = {ranks.clocks.host_of[passes[member].report] for member in pair}
+        joined = _joined(both, one_clock=len(machines) == 1)
         if joined is not None:
             messages[pair] = _linked(pair, passes, *joined, clocks=ranks)
     return messages

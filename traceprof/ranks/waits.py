@@ -380,22 +380,13 @@ def transfers(
             chosen = inside[wait.group.operation[inside] == kind]
             for column, member in enumerate(wait.group.members):
                 place = int(wait.group.place[chosen[0], column])
-                name = communicator_name(arrivals[member], place)
+                name = arrivals[member].communicator_name(place)
                 key = arrivals[member].rank, wait.group.operations[kind], name
                 parts[key].append((wait, column, chosen))
     by_rank: dict[int, Transfers] = defaultdict(dict)
     for (rank, operation, communicator), of_key in parts.items():
         by_rank[rank][operation, communicator] = _transfer_of(operation, of_key, arrivals, machines)
     return by_rank
-
-
-def communicator_name(arrivals: Arrivals, index: int) -> str | None:
-    """Return the communicator of an operation: NCCL's id, else PyTorch's group, else None."""
-    if arrivals.communicator[index] >= 0:
-        return arrivals.communicators[int(arrivals.communicator[index])]
-    if arrivals.group[index] >= 0:
-        return f"group {arrivals.groups[int(arrivals.group[index])]}"
-    return None
 
 
 def counted_bytes(operation: str, size: Int64, num_ranks: Int64) -> tuple[Float64, Float64]:
