@@ -184,22 +184,22 @@ def test_samples_agree_with_the_reference_and_cost_what_the_model_says(sample: P
 
 def planted(
     builder: TraceBuilder, num_kernels: int, cap: int = CAP, *, pid: int = 1000, device: int = 0,
-    start: int = 0, stream: int = 7, launch_ns: int = LAUNCH_NS,
+    start: int = 0, stream: int = 7,
 ) -> list[int]:  # fmt: skip
     """Launch kernels into one stream as fast as the queue lets them; return the stalls.
 
-    Where `cap` are pending when a launch is called, it returns 4 µs after the next end, and what it
-    took beyond the usual is its stall.
+    A launch takes 5 µs; where `cap` are pending when it is called, it returns 4 µs after the next
+    end, and what it took beyond 5 µs is its stall.
     """
     ends: list[int] = []
     stalls = []
     called = start
     for index in range(num_kernels):
-        returned = called + launch_ns
+        returned = called + LAUNCH_NS
         if index >= cap and ends[index - cap] > called:
             returned = ends[index - cap] + 4_000
         if returned - called > 50_000:
-            stalls.append(returned - called - launch_ns)
+            stalls.append(returned - called - LAUNCH_NS)
         begin = max(returned + 2_000, ends[-1] + GAP_NS if ends else 0)
         builder.kernel(
             begin, begin + KERNEL_NS, launch=(called, returned), pid=pid, device=device,
@@ -227,15 +227,6 @@ def test_the_cap_is_learned(tmp_path: Path, cap: int) -> None:
     assert finding.advice[: len(launch_queue._HEALTHY_ADVICE)] == launch_queue._HEALTHY_ADVICE
     lengths = [seen.end_ns - seen.start_ns for seen in finding.evidence]
     assert lengths == sorted(lengths, reverse=True)
-
-
-@pytest.mark.parametrize(("launch_ns", "is_stall"), [(9_900, True), (10_100, False)])
-def test_ten_times_the_usual_is_no_stall(launch_ns: int, is_stall: bool, tmp_path: Path) -> None:
-    """Launches into the full queue take 0.1 ms."""
-    builder = TraceBuilder()
-    planted(builder, 400, 300, launch_ns=launch_ns)
-    (result,) = results(builder.write(tmp_path))
-    assert bool(len(result.stalls)) is is_stall
 
 
 def test_long_calls_that_are_no_stalls(tmp_path: Path) -> None:
