@@ -74,33 +74,30 @@ def test_communicators_of_other_names_are_matched_by_their_ranks_and_nearest_cou
     kept_text("\n".join(map(str, changes([before], [after]))))
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "reason"),
-    [
-        ([5], [7], None),  # one report has one clock, whatever it says
-        ([None], [9, 9], None),
-        ([0, 100], [0, 1000], None),
-        ([0, 100], [0, 1001], "clocks are 10 times as uncertain on one side"),
-        ([0, 3000], [0, 200, 100], "clocks are 15 times as uncertain on one side"),
-        ([0, None], [0, 10], "the clocks of the ranks cannot be compared before"),
-        ([0, 10], [None, None], "the clocks of the ranks cannot be compared after"),
-        ([0, None], [None, None], None),
-    ],
-)
-def test_clocks_must_be_as_certain_on_both_sides(
-    before: list[int | None], after: list[int | None], reason: str | None
-) -> None:
-    documents = [document_of(DDP), document_of(LATE)]
-    for document, uncertainties in zip(documents, (before, after), strict=True):
-        clock = document.run.clocks[0]
-        document.run.clocks = [
-            msgspec.structs.replace(clock, uncertainty_ns=value) for value in uncertainties
-        ]
-    found = comparable(documents[:1], documents[1:])
-    assert [
-        why for kind, why in zip(found.kinds, found.reasons, strict=True) if kind == "clocks"
-    ] == [why for why in found.reasons if reason is not None and why.startswith(reason)]
-    assert (reason is not None) == ("clocks" in found.kinds)
+def test_clocks_must_be_as_certain_on_both_sides(kept_text: KeptText) -> None:
+    """One report has one clock, whatever it says."""
+    sides: list[tuple[list[int | None], list[int | None]]] = [
+        ([5], [7]),
+        ([None], [9, 9]),
+        ([0, 100], [0, 1000]),
+        ([0, 100], [0, 1001]),
+        ([0, 3000], [0, 200, 100]),
+        ([0, None], [0, 10]),
+        ([0, 10], [None, None]),
+        ([0, None], [None, None]),
+    ]
+    said = []
+    for side in sides:
+        documents = [document_of(DDP), document_of(LATE)]
+        for document, uncertainties in zip(documents, side, strict=True):
+            document.run.clocks = [
+                msgspec.structs.replace(document.run.clocks[0], uncertainty_ns=value)
+                for value in uncertainties
+            ]
+        found = comparable(documents[:1], documents[1:])
+        reasons = dict(zip(found.kinds, found.reasons, strict=True))
+        said.append(f"{side}: {reasons.get('clocks')}")
+    kept_text("\n".join(said))
 
 
 def steps_with_idle(share: float, seed: int) -> Series:

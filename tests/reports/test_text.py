@@ -40,7 +40,7 @@ from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.analyses.verdict.yields import UsualYield
 from traceprof.analysis import analyze, analyze_reports
 from traceprof.documents.analysis.records import document
-from traceprof.findings import Basis, Saving
+from traceprof.findings import Basis, Finding, Saving
 from traceprof.ranks.passes import BACKWARD, FORWARD
 from traceprof.reports import html, text
 from traceprof.reports.claims import sentences
@@ -176,11 +176,6 @@ def test_a_table_in_a_pipe_is_as_wide_as_its_content(tmp_path: Path) -> None:
     assert line.endswith(" -")  # the last column stands there, too
 
 
-def test_the_bar_draws_the_identity(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 500).kernel(500, 750, NCCL).memcpy(750, 850)
-    assert "██████████▒▒▒▒▒░░···" in shown(builder.memset(999, 1000).write(tmp_path))
-
-
 def test_a_terminal_without_unicode_gets_ascii(tmp_path: Path) -> None:
     buffer = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="replace")
     report = text.report(analyze_reports([many_ranks(tmp_path, 1)]))
@@ -189,82 +184,71 @@ def test_a_terminal_without_unicode_gets_ascii(tmp_path: Path) -> None:
     assert "###########=========" in buffer.read()
 
 
-@pytest.mark.parametrize("num", [1, 2])
-def test_one_operation_is_not_judged(num: int, tmp_path: Path) -> None:
-    trace = TraceBuilder()
-    for number in range(num):
-        trace.kernel(100 * number, 100 * number + 100)
-    said = "Nothing can be judged from a single GPU operation."
-    assert (said in shown(trace.write(tmp_path))) == (num == 1)
-
-
-@pytest.mark.parametrize("num", [1, 12])
-def test_a_small_part_is_not_judged(num: int, tmp_path: Path) -> None:
-    """An upload of 800 ns, and matrix multiplications of 40 ns: 5 % of the time, or 38 %."""
-    trace = TraceBuilder().memcpy(0, 800, launch=(0, 1))
-    for number in range(num):
-        begin = 1000 + 100 * number
-        trace.kernel(begin, begin + 40, "gemm_f16f16", launch=(begin - 20, begin - 10))
-    text = " ".join(shown(trace.write(tmp_path)).split())
-    assert ("Only 4.8 % of the recorded GPU time can be judged, too little" in text) == (num == 1)
-    assert text.count("of the recorded GPU time") == 1  # whichever line says it
-
-
-def test_events_of_another_accelerator_are_named(tmp_path: Path) -> None:
+def test_what_can_be_judged_is_said(
+    tmp_path: Path, kept_text: KeptText, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside an upload of 800 ns, multiplications of 40 ns are 5 % of the time, or 38 %."""
+    monkeypatch.chdir(tmp_path)
+    traces = {
+        "one operation": TraceBuilder().kernel(0, 100),
+        "two operations": TraceBuilder().kernel(0, 100).kernel(100, 200),
+        "a small part": TraceBuilder().memcpy(0, 800, launch=(0, 1)),
+        "a larger part": TraceBuilder().memcpy(0, 800, launch=(0, 1)),
+        "no GPU work": TraceBuilder().nvtx("step 0", 0, 9).api("cudaMalloc_v3020", 1, 2),
+    }
+    for name, num in (("a small part", 1), ("a larger part", 12)):
+        for begin in range(1000, 1000 + 100 * num, 100):
+            launch = (begin - 20, begin - 10)
+            traces[name].kernel(begin, begin + 40, "gemm_f16f16", launch=launch)
+    bar = TraceBuilder().kernel(0, 500).kernel(500, 750, NCCL).memcpy(750, 850)
+    traces["all parts"] = bar.memset(999, 1000)
     events = [annotation("step", 1, 9), event("mtia_ccp_events", "matmul", 2, 1, (0, 3))]
-    begin = shown(write_events(tmp_path / "trace.json", events))
-    assert "Nothing can be judged: the events of this accelerator (mtia_ccp_events)" in begin
-    assert "\nDo: " not in begin
+    other = write_events(Path("another accelerator.json"), events)
+    paths = *(trace.write(Path(f"{name}.sqlite")) for name, trace in traces.items()), other
+    kept_text("\n".join(text.render(analyze_reports([path])) for path in paths))
 
 
-def test_a_report_without_gpu_work_says_what_it_holds(tmp_path: Path) -> None:
-    path = TraceBuilder().nvtx("step 0", 0, 9).api("cudaMalloc_v3020", 1, 2)
-    shown_text = shown(path.write(tmp_path))
-    assert "no GPU operation, so no rank; it holds 1 CUDA API call, 1 NVTX event" in shown_text
-    assert "nsys profile --trace=cuda,nvtx" in shown_text
-    verdict = "Nothing can be judged: no report holds a GPU operation.\nDo: Record them: "
-    assert shown_text.index(verdict) < shown_text.index("Could not be analysed")
+def sample_finding(sample: str, id_: str) -> tuple[RunResult, Finding]:
+    result = result_of(SAMPLE_FOLDER / f"{sample}.sqlite")
+    return result, next(one for one in result.findings if one.id == id_)
 
 
-def test_a_replay_that_takes_out_more_than_the_finding_costs_says_so() -> None:
+def with_savings(result: RunResult, finding: Finding, *savings: Saving) -> str:
+    found = (sentences(result, [replace(finding, saving=saving)]) for saving in savings)
+    return "\n".join(map("; ".join, found))
+
+
+def test_a_replay_that_takes_out_more_than_the_finding_costs_says_so(kept_text: KeptText) -> None:
     """Without waits of the host, copies hide as well: more goes than the GPU was idle."""
-    result = result_of(SAMPLE_FOLDER / "launch-bound.sqlite")
-    finding = next(one for one in result.findings if one.id == "gpu-idle")
-    cost = finding.metrics["per_step_ns"]
-    assert isinstance(cost, int)
-
-    def said(saving: Saving) -> str:
-        return "; ".join(sentences(result, [replace(finding, saving=saving)]))
-
-    more = ": more than its cost, as the host then launches ahead"
-    assert more in said(Saving.at_most(2 * cost, "no-sync"))
-    assert more in said(Saving(2 * cost, cost, 3 * cost, Basis.REPLAY, "no-sync"))
-    assert more not in said(Saving(cost, 0, 3 * cost, Basis.REPLAY, "no-sync"))
-    assert more not in said(Saving.at_most(cost, "no-sync"))
-    assert "more than its cost" not in said(Saving.at_most(2 * cost))
+    result, finding = sample_finding("launch-bound", "gpu-idle")
+    cost = int(finding.metrics["per_step_ns"])  # type: ignore[arg-type]
+    savings = (
+        Saving.at_most(2 * cost, "no-sync"),
+        Saving(2 * cost, cost, 3 * cost, Basis.REPLAY, "no-sync"),
+        Saving(cost, 0, 3 * cost, Basis.REPLAY, "no-sync"),
+        Saving.at_most(cost, "no-sync"),
+        Saving.at_most(2 * cost),
+    )
+    kept_text(with_savings(result, finding, *savings))
 
 
-def test_two_findings_of_one_rank_are_no_two_ranks() -> None:
+def test_two_findings_of_one_rank_are_no_two_ranks(kept_text: KeptText) -> None:
     """As both directions of a link, each at its limit."""
-    result = result_of(SAMPLE_FOLDER / "launch-bound.sqlite")
-    finding = next(one for one in result.findings if one.id == "gpu-idle")
+    result, finding = sample_finding("launch-bound", "gpu-idle")
     other = replace(finding, title="The other direction", impact_ns=finding.impact_ns - 1)
-    said = "; ".join(sentences(result, [finding, other]))
-    assert "lowest" not in said
-    assert "also: The other direction (" in said
+    kept_text("\n".join(sentences(result, [finding, other])))
     assert ranks_text([one.rank for one in (finding, other)]) == "rank 0"
 
 
-def test_half_precision_gains_more_than_multiplications_cost_and_why_is_said() -> None:
+def test_half_precision_gains_more_than_multiplications_cost_and_why_is_said(
+    kept_text: KeptText,
+) -> None:
     """It halves what kernels move, too; what a finding costs in a step follows from its impact."""
-    result = result_of(SAMPLE_FOLDER / "full-precision-matmul.sqlite")
-    finding = next(one for one in result.findings if one.id == "full-precision-matmul")
+    result, finding = sample_finding("full-precision-matmul", "full-precision-matmul")
     assert "per_step_ns" not in finding.metrics
-    why = "cost, as kernels that only move numbers become faster, too"
-    for share, is_more in ((0.9, False), (1.3, True)):
-        most = Saving.at_most(round(share * finding.impact_ns / 5), "half-precision")
-        said = "; ".join(sentences(result, [replace(finding, saving=most)]))
-        assert (why in said) == is_more
+    most = (round(share * finding.impact_ns / 5) for share in (0.9, 1.3))
+    savings = (Saving.at_most(ns, "half-precision") for ns in most)
+    kept_text(with_savings(result, finding, *savings))
 
 
 def test_one_rank_of_many_does_not_show_whether_it_waits_for_others(traces: Path) -> None:
@@ -317,30 +301,15 @@ _OFF = "ampere_sgemm_128x64_tn"
 _UNKNOWN = "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1"
 
 
-_MATRICES = "of matrix multiplication"
-
-
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        ((_ON, _ON), f"100.0 % {_MATRICES} runs on tensor cores"),
-        ((_ON, _OFF), f"50.0 % {_MATRICES} runs on tensor cores"),
-        ((_ON, _UNKNOWN), f"at least 50.0 % {_MATRICES} runs on tensor cores: kernel names"),
-        (
-            (_OFF, _UNKNOWN),
-            f"at least 50.0 % {_MATRICES} does not run on tensor cores: kernel names",
-        ),
-        (
-            (_UNKNOWN, _UNKNOWN),
-            f"kernel names do not show whether {_MATRICES[3:]} runs on tensor cores",
-        ),
-    ],
-)
-def test_tensor_cores(names: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    trace = TraceBuilder()
-    for number, name in enumerate(names):
-        trace.kernel(number * 1000, number * 1000 + 990, name)
-    assert compute_lines(analyze(trace.write(tmp_path)).result)[1].startswith(said)
+def test_tensor_cores(tmp_path: Path, kept_text: KeptText) -> None:
+    said: list[str] = []
+    for pair in ((_ON, _ON), (_ON, _OFF), (_ON, _UNKNOWN), (_OFF, _UNKNOWN), (_UNKNOWN, _UNKNOWN)):
+        trace = TraceBuilder()
+        for number, name in enumerate(pair):
+            trace.kernel(number * 1000, number * 1000 + 990, name)
+        path = trace.write(tmp_path / f"{len(said)}.sqlite")
+        said.append(compute_lines(analyze(path).result)[1])
+    kept_text("\n".join(said))
 
 
 ADD = (
