@@ -14,12 +14,12 @@ import dask
 import pytest
 from distributed import CancelledError, Future, KilledWorker, LocalCluster
 
-from tests.support.commands import Outcome, in_process, printed
+from tests.support.commands import in_process
 from tests.support.selection import long_after
 from tests.support.traces import SAMPLE
 from tests.support.workers import MAX_WAIT_S, alone, hooked_path, openers, renamed, until, written
 from traceprof.analysis import analyze_reports
-from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
+from traceprof.cli.main import EXIT_ERROR
 from traceprof.errors import MissingExtraError, TraceFileError, UsageError, WorkerError
 from traceprof.run.summary import FailedReport
 
@@ -44,27 +44,6 @@ def scheduler(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
     if request.node.get_closest_marker("long"):
         cluster.scale(2)  # type: ignore[no-untyped-call]
     return cluster.scheduler_address
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_cluster_finds_what_one_process_finds(
-    scheduler: str, reports: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(reports[0].parent)
-    named = [report.name for report in reports[:2]]  # the workers are in another folder
-    command = ("analyze", "--format", "json", *named)
-    outcome = in_process(*command, "--scheduler", scheduler)
-    assert outcome == Outcome(EXIT_DONE, printed(*command), "")
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_worker_that_is_killed_changes_nothing(scheduler: str, reports: list[Path]) -> None:
-    reports[1] = renamed(reports[1], "once")
-    found = written(analyze_reports(reports, scheduler=scheduler))
-    assert len(openers(reports[1])) == 1
-    assert found == alone(reports)
 
 
 @pytest.mark.long

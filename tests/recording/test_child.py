@@ -70,11 +70,14 @@ def test_no_rank_is_left_running(tmp_path: Path, numbers: list[signal.Signals]) 
             os.kill(os.getpid(), number)
             os.kill(os.getpid(), number)
 
+    before = signal.getsignal(signal.SIGTERM)
     with RunningCommand(under_nsys=False, say=said.append) as started:
+        assert signal.getsignal(signal.SIGTERM) != before
         sender = threading.Thread(target=send)
         sender.start()
         assert started.run(command, os.environ) != 0
     sender.join()
+    assert signal.getsignal(signal.SIGTERM) == before
     with pytest.raises(ProcessLookupError):
         os.kill(int(file.read_text()), 0)
     assert started.ended_by == (numbers[0] if numbers else None)

@@ -9,7 +9,7 @@ import pytest
 from tests.support.selection import known
 from tests.support.traces import SAMPLE
 from traceprof.recording import record as recording
-from traceprof.recording.machine import Machine
+from traceprof.recording.machine import NO_SPACE, Machine
 from traceprof.recording.nsys import UNKNOWN_CALL, Nsys, find, find_importer, import_recorded
 from traceprof.recording.plan import make_plan
 from traceprof.recording.record import NOT_IMPORTED, Recorded, record
@@ -277,4 +277,5 @@ def test_a_recording_of_another_nsys_is_not_named(
     assert (outcome.reports, outcome.is_whole) == ([], False)
     assert (str(new) in said) == has_started
     assert str(old) not in said
+    assert NO_SPACE not in said
     assert ("before it started" in said) != has_started

@@ -76,6 +76,7 @@ def test_the_first_waits_for_all_and_analyses_what_they_recorded(
 def test_without_numbers_the_last_one_analyses(tmp_path: Path) -> None:
     jobs = [Job("a", None, None, 2), Job("b", None, None, 2)]
     results = []
+    (tmp_path / "report.html").touch()
     for job in jobs:
         gathering.begin(tmp_path, job)
     for job in jobs:

@@ -280,8 +280,8 @@ def test_gpus() -> None:
     text = (
         "0, NVIDIA A100-SXM4-80GB, GPU-aa, 00000000:07:00.0, 535.104.05, 4, 16\n"
         "1, NVIDIA A100-SXM4-80GB, GPU-bb, 00000000:0B:00.0, 535.104.05, 4, 8\n"
-        "2, Tesla T4, GPU-cc, 00000000:0C:00.0, 535.104.05, [N/A], [N/A]\n"
         "a line of something else\n"
+        "2, Tesla T4, GPU-cc, 00000000:0C:00.0, 535.104.05, [N/A], [N/A]\n"
     )
     gpus, driver = parse_gpus(text)
     assert driver == "535.104.05"

@@ -123,6 +123,13 @@ def test_steps_are_timed_where_some_are_chosen(tmp_path: Path) -> None:
     assert folder_of(steps="10:20", baseline=False) is None
 
 
+def test_a_watch_is_asked_for_by_variables(tmp_path: Path) -> None:
+    plan = make_plan(TRAIN, tmp_path, {}, tool=TORCH, watch=50)
+    names = ("TRACEPROF_WATCH", "TRACEPROF_WATCH_TO")
+    assert [plan.variables[name] for name in names] == ["50", str(tmp_path / "watch.jsonl")]
+    assert {*names}.isdisjoint(make_plan(TRAIN, tmp_path, {}, tool=TORCH).variables)
+
+
 def test_counters_are_recorded_once_a_machine() -> None:
     assert not [text for text in texts(NEW, is_first_here=False) if "metrics" in text]
 

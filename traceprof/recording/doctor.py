@@ -28,6 +28,7 @@ from traceprof.recording.machine import (
     look_for_space,
     network_cards,
     paranoid_level,
+    permits_sampling,
     ptrace_scope,
     throttled_since,
 )
@@ -352,7 +353,6 @@ def _if(what: str, can: bool, missing: str) -> Recordable:
 
 _MIN_FREE_BYTES = 1 << 30  # a report of a GPU training takes some MB a second and rank
 _MIN_SHARED_BYTES = 1 << 30  # containers have 64 MB by default
-_MAX_PARANOID = 2
 _MAX_PTRACE_SCOPE = 1
 
 
@@ -396,8 +396,8 @@ def _of_space(space: Space) -> Iterator[str]:
 
 
 def _of_permissions(permissions: Permissions, *, has_gpus: bool) -> Iterator[str]:
-    level = permissions.perf_event_paranoid
-    if permissions.may_sample is False and (level is None or level > _MAX_PARANOID):
+    is_permitted = permits_sampling(permissions.perf_event_paranoid, is_root=False)
+    if permissions.may_sample is False and not is_permitted:
         yield "threads cannot be sampled: sudo sysctl -w kernel.perf_event_paranoid=2"
     scope = permissions.ptrace_scope
     if scope is not None and scope > _MAX_PTRACE_SCOPE:
