@@ -619,8 +619,8 @@ def _gain(
         return limit, more or few
     about = expected_ns(finding, step)
     return (
-        f"about {duration(about)} {a_step} ({percent(about / step)}): half of such limits brought"
-        f" {known.low:.1f} to {known.high:.1f} of {most}{beyond}"
+        f"about {duration(about)} {a_step} ({percent(about / step)}): half of such changes brought"
+        f" {100 * known.low:.0f} to {100 * known.high:.0f} % of {most}{beyond}"
     ), None
 
 
