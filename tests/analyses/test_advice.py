@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,21 +12,12 @@ from tests.support.kept_claims import Kept
 from tests.support.profiler_events import annotation, call, event, kernel, write
 from tests.support.selection import known
 from tests.support.traces import closed_analysis
-from traceprof.analyses.gpu_idle.advice import BY_LOADER, BY_PLACE
-from traceprof.analyses.unfused_kernels import LAYOUT
-from traceprof.documents.analysis.records import document
+from traceprof.analyses.gpu_idle.advice import BY_LOADER
+from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.findings import Finding
-from traceprof.host.places import PlaceKind
 
 US, MS = 1_000, 1_000_000
 MAIN = 4242, 1
-RANGES = {
-    PlaceKind.CHECKPOINT: "save checkpoint",
-    PlaceKind.EVALUATION: "evaluate",
-    PlaceKind.COLLECTION: "garbage collection",
-    PlaceKind.LOGGING: "log metrics",
-    PlaceKind.OPTIMIZER: "Optimizer.step#Adam.step",
-}
 TORCH = "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>(int)"
 
 
@@ -34,8 +26,14 @@ def finding(path: Path, id_: str) -> Finding:
     return next(one for one in analysis.result.findings if one.id == id_)
 
 
-def idle_in(*names: str, folder: Path, runs: str = TORCH) -> Finding:
-    """Return the idle time of a program of PyTorch whose host is in ranges between kernels."""
+def with_verdict(path: Path, id_: str) -> list[Finding | str]:
+    result = closed_analysis(path).result
+    first = next(one for one in result.findings if one.id == id_)
+    return [first, *known(three_lines(result)).lines]
+
+
+def idle_in(*names: str, runs: str = TORCH) -> list[Any]:
+    """Return events of a program of PyTorch whose host is in ranges between kernels."""
     events = []
     for number in range(8):
         begin = 1000 + 10_000 * number
@@ -45,7 +43,7 @@ def idle_in(*names: str, folder: Path, runs: str = TORCH) -> Finding:
             call(begin, begin + 5, number=number + 1),
             kernel(begin + 10, begin + 500, name=runs, number=number + 1),
         ]
-    return finding(write(folder / "trace.json", events), "gpu-idle")
+    return events
 
 
 FUSED = "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>>()"
@@ -55,6 +53,7 @@ FUSED = "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 
     ("names", "runs"),
     [
         *((["save checkpoint"], TORCH), (["evaluate"], TORCH), (["garbage collection"], TORCH)),
+        *((["evaluate, all ranks"], TORCH), (["save (shard 1, of 4)"], TORCH)),  # named in full
         ([f"load layer {number}" for number in range(4)], TORCH),  # one place
         (["Optimizer.step#Adam.step"], FUSED),  # no fused one is advised where one runs
         *(([f"enumerate(DataLoader)#{loader}.__next__"], TORCH) for loader in BY_LOADER),
@@ -62,23 +61,11 @@ FUSED = "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_places_of_the_host(names: list[str], runs: str, tmp_path: Path, kept: Kept) -> None:
-    found = idle_in(*names, folder=tmp_path, runs=runs)
-    kept([found])
+    path = write(tmp_path / "trace.json", idle_in(*names, runs=runs))
+    kept(with_verdict(path, "gpu-idle"))
 
 
-@pytest.mark.parametrize("kind", BY_PLACE)
-def test_the_verdict_says_what_the_host_did(kind: PlaceKind, tmp_path: Path) -> None:
-    idle_in(RANGES[kind], folder=tmp_path)
-    headline = known(document(closed_analysis(tmp_path / "trace.json").result).headline)
-    said = {
-        PlaceKind.CHECKPOINT: "saves a checkpoint (save checkpoint)",
-        PlaceKind.EVALUATION: "evaluates the model (evaluate)",
-        PlaceKind.COLLECTION: "collects garbage (garbage collection)",
-    }
-    assert said[kind] in known(headline.verdict).problem
-
-
-def test_compilation_in_steps_is_called_that(tmp_path: Path) -> None:
+def test_compilation_in_steps_is_called_that(tmp_path: Path, kept: Kept) -> None:
     events, begin = [], 1000
     for number in range(9):
         length = 60_000 if number in {3, 5} else 1_000
@@ -90,16 +77,7 @@ def test_compilation_in_steps_is_called_that(tmp_path: Path) -> None:
             kernel(begin + 10, begin + 900, name=TORCH, number=number + 1),
         ]
         begin += length
-    result = closed_analysis(write(tmp_path / "trace.json", events)).result
-    problem = known(known(document(result).headline).verdict).problem
-    assert "the host compiles (compile_fx" in problem
-
-
-@pytest.mark.parametrize("name", ["evaluate, all ranks", "save (shard 1, of 4)"])
-def test_the_verdict_names_a_range_in_full(name: str, tmp_path: Path) -> None:
-    idle_in(name, folder=tmp_path)
-    result = closed_analysis(tmp_path / "trace.json").result
-    assert f"({name})." in known(known(document(result).headline).verdict).problem
+    kept(with_verdict(write(tmp_path / "trace.json", events), "gpu-idle"))
 
 
 def offloading(trace: TraceBuilder, at: int) -> None:
@@ -145,7 +123,7 @@ def test_a_gradient_scaler_reads_by_itself(is_scaler: bool, tmp_path: Path, kept
     kept([finding(trace.write(tmp_path / "t.sqlite"), "host-sync")])
 
 
-def test_changes_of_layout_come_before_fusion(tmp_path: Path) -> None:
+def test_changes_of_layout_come_before_fusion(tmp_path: Path, kept: Kept) -> None:
     layout = "void cudnn::ops::nchwToNhwcKernel<float>(cudnn::ops::nchw2nhwc_params_t<float>)"
     trace = TraceBuilder()
     for number in range(40):
@@ -153,13 +131,7 @@ def test_changes_of_layout_come_before_fusion(tmp_path: Path) -> None:
         for place, name in enumerate([layout, TORCH, TORCH, "ampere_sgemm_128x64_tn"]):
             begin = at + 50 * US * place
             trace.kernel(begin, begin + 49 * US, name, launch=(0, 10))
-    result = closed_analysis(trace.write(tmp_path / "t.sqlite")).result
-    found = next(one for one in result.findings if one.id == "unfused-kernels")
-    assert found.advice[0] == LAYOUT
-    verdict = known(document(result).headline).verdict
-    assert known(verdict).problem.startswith(
-        "Changes of layout around convolutions, and other unfused"
-    )
+    kept(with_verdict(trace.write(tmp_path / "t.sqlite"), "unfused-kernels"))
 
 
 @pytest.mark.parametrize("num_gaps", [1, 4])
@@ -309,11 +281,8 @@ def test_copies_for_each_kernel_of_directives(
     kept([finding(trace.write(tmp_path), id_)])
 
 
-def test_the_first_allocations_of_host_memory_need_no_action(tmp_path: Path) -> None:
+def test_the_first_allocations_of_host_memory_need_no_action(tmp_path: Path, kept: Kept) -> None:
     trace = TraceBuilder().nvtx("aten::mm", 0, US).kernel(10 * US, 20 * US, TORCH, launch=(0, US))
     trace.api("cudaHostAlloc_v3020", 30 * US, 2 * MS)
     trace.kernel(2 * MS + 20 * US, 2 * MS + 30 * US, TORCH, launch=(2 * MS, 2 * MS + 10 * US))
-    result = closed_analysis(trace.write(tmp_path / "t.sqlite")).result
-    verdict = known(known(document(result).headline).verdict)
-    assert "allocates and frees memory (cudaHostAlloc)" in verdict.problem
-    assert (verdict.action, verdict.gain) == (None, None)
+    kept(with_verdict(trace.write(tmp_path / "t.sqlite"), "gpu-idle"))

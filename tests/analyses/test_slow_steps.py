@@ -44,8 +44,8 @@ def training(
     return trace
 
 
-def range_of(name: str) -> Callable[[TraceBuilder, int], object]:
-    return lambda trace, time: trace.nvtx(name, time, time + EXTRA - 20 * US)
+def range_of(name: str, length_ns: int = EXTRA - 20 * US) -> Callable[[TraceBuilder, int], object]:
+    return lambda trace, time: trace.nvtx(name, time, time + length_ns)
 
 
 def of_every_step(trace: TraceBuilder, time: int) -> None:
@@ -122,6 +122,8 @@ RANGES = (
 )
 PROGRAMS: dict[str, Callable[[], TraceBuilder]] = {
     **{f"range {name}": partial(training, range_of(name)) for name in RANGES},
+    "a range of half": lambda: training(range_of("evaluate", EXTRA // 2)),
+    "a range of less than half": lambda: training(range_of("evaluate", EXTRA // 2 - 50 * US)),
     "a file": lambda: training(
         lambda trace, time: os_call(trace, "write", time, time + EXTRA - 20 * US)
     ),
