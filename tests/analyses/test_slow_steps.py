@@ -48,12 +48,16 @@ def range_of(name: str, length_ns: int = EXTRA - 20 * US) -> Callable[[TraceBuil
     return lambda trace, time: trace.nvtx(name, time, time + length_ns)
 
 
-def of_every_step(trace: TraceBuilder, time: int) -> None:
-    """The loader is in each step, and once it takes long."""
-    for number in (2, 3, 4, 5, 8, 9):
-        begin = MS + number * MS + (EXTRA if number > SLOW else 0)
-        trace.nvtx("dataloader next", begin - 5 * US, begin + 1 * US)
-    range_of("dataloader next")(trace, time)
+def of_every_step(name: str) -> Callable[[TraceBuilder, int], object]:
+    """A range is in each step, and once it takes long: it explains no slow one."""
+
+    def add(trace: TraceBuilder, time: int) -> None:
+        for number in (2, 3, 4, 5, 8, 9):
+            begin = MS + number * MS + (EXTRA if number > SLOW else 0)
+            trace.nvtx(name, begin - 5 * US, begin + 1 * US)
+        range_of(name)(trace, time)
+
+    return add
 
 
 def busy_evaluation(trace: TraceBuilder, time: int) -> None:
@@ -127,7 +131,8 @@ PROGRAMS: dict[str, Callable[[], TraceBuilder]] = {
     "a file": lambda: training(
         lambda trace, time: os_call(trace, "write", time, time + EXTRA - 20 * US)
     ),
-    "a range of every step": lambda: training(of_every_step),
+    "a loader of every step": lambda: training(of_every_step("dataloader next")),
+    "a range of every step": lambda: training(of_every_step("reset")),
     "longer kernels": lambda: training(lambda *_: None, gap_ns=0, scale=4),
     "a late return": lambda: held_up(EXTRA - 50 * US),
     "no late return": lambda: held_up(2 * US),
