@@ -1,7 +1,6 @@
 """Compare: the comparison of `traceprof compare`, made beside the page, and a step of each side."""
 
 import json
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -28,9 +27,8 @@ from dashboards.questions import (
 from dashboards.server.app import create_app
 from dashboards.server.serving import DashboardServer
 from dashboards.view import View
-from dashboards.widgets.components import minus
 from tests.support.commands import run
-from tests.support.dashboard import Timeline, box_of, named, text
+from tests.support.dashboard import Timeline, box_of, text
 from tests.support.selection import known
 from tests.support.traces import SAMPLE
 from tests.support.workers import until
@@ -50,17 +48,6 @@ def analysis() -> Iterator[Analysis]:
 @pytest.fixture(scope="module")
 def compared(analysis: Analysis) -> ComparedSides:
     return compared_with(analysis, QUESTION)
-
-
-def test_causes_stand_apart_and_numbers_have_one_minus(analysis: Analysis) -> None:
-    back = compared_with(analysis, CompareQuestion((str(SAMPLE.with_stem("training")),), Options()))
-    head, split, *_ = compare.drawn(PendingAnswer(back, is_over=True))
-    (causes,) = named([head], "Ul")
-    assert "command line: training before, overlap-slowdown after" in text([causes])
-    assert "-" not in re.findall(r"(?<!\w)[-−](?=\d)", text([head, split]))
-    assert minus("-2.2 % (-2.7 to +1.0), 2-3 of --lr-3 and +0") == (
-        "−2.2 % (−2.7 to +1.0), 2-3 of --lr-3 and +0"
-    )
 
 
 def test_both_sides_show_the_same_rank_where_both_have_it(compared: ComparedSides) -> None:

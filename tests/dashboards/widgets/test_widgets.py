@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dash import html
 from msgspec import structs
 from msgspec.structs import replace
 
@@ -16,13 +15,7 @@ from dashboards.pages import steps as figures
 from dashboards.pages.overlap import gain_and_cost, is_cost_known
 from dashboards.pages.ranks import wait_matrix
 from dashboards.view import View
-from dashboards.widgets.components import (
-    MAX_DRAWN,
-    missing,
-    sorted_worst_first,
-    with_table,
-    worst_first,
-)
+from dashboards.widgets.components import MAX_DRAWN, minus, missing, sorted_worst_first, worst_first
 from dashboards.widgets.findings import finding_card
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from tests.support.dashboard import named, text
@@ -81,13 +74,6 @@ def test_names_are_cut_before_a_table_leaves_a_small_window() -> None:
     assert sum(widths) <= 1204
     assert widths[0] >= 120
     assert widths[1:] == [column.least_width([row]) for column in columns[1:]]
-
-
-def test_without_a_column_to_filter_there_is_no_row_of_filters() -> None:
-    columns = [Column("rank", "rank", IDENTIFIER, 70), Column("holder", "mostly filled by")]
-    for rows, has_filter in (([{"rank": 0, "holder": "copy"}], True), ([{"rank": 0}], False)):
-        (grid,) = named(table("t", columns, rows), "AgGrid")
-        assert any("floatingFilter" in column for column in grid.columnDefs) is has_filter
 
 
 NUM = 64
@@ -242,17 +228,7 @@ def test_of_an_unknown_saving_in_another_phase_no_step_is_said(analysis: Analysi
     assert gain(replace(phase, saving=saving)).endswith(" of 100 µs, second phase")
 
 
-def test_a_column_without_any_value_is_saved_but_not_shown() -> None:
-    columns = (Column("a", "a", 1, 80), Column("b", "b", 1, 80), Column("c", "c", None, 80))
-    made = table("some", columns, [{"a": 0.0, "b": None, "c": ""}], "some.csv")
-    (grid,) = named(made, "AgGrid")
-    assert [column.get("hide", False) for column in grid.columnDefs] == [False, True, True]
-    assert grid.csvExportParams["allColumns"]
-
-
-def test_the_table_of_many_ranks_is_folded() -> None:
-    table = html.Table()
-    assert with_table(table, MAX_DRAWN) is table
-    folded = with_table(table, NUM)
-    assert isinstance(folded, html.Details)
-    assert text(folded).startswith("All 64 ranks")
+def test_signs_of_numbers_are_minus_signs_and_no_others() -> None:
+    assert minus("-2.2 % (-2.7 to +1.0), 2-3 of --lr-3 and +0") == (
+        "−2.2 % (−2.7 to +1.0), 2-3 of --lr-3 and +0"
+    )
