@@ -104,7 +104,7 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
         "kind": "depth",
         "axis": view.clock.title,
         "base": str(view.clock.base_ns),
-        "rows": [drawn_row(view, result) for result in split.drawn],
+        "rows": [_drawn_row(view, result) for result in split.drawn],
     }
     label = "launches pending over time, and when the host was blocked, by rank"
     chart = charts.plots("queue-depth", drawn, label)
@@ -152,7 +152,7 @@ def _stalls(view: View, result: LaunchQueueResult) -> Component:
     return ui.card(f"Stalls of rank {result.rank}", *parts)
 
 
-def drawn_row(view: View, result: LaunchQueueResult) -> dict[str, Any]:
+def _drawn_row(view: View, result: LaunchQueueResult) -> dict[str, Any]:
     """Return the depth of a rank's queue over the time chosen, with the stalls behind it."""
     base_ns, to_run = view.clock.base_ns, view.clock.rank(result.rank).to_run
     start, end = view.window(result.rank, result.window.start_ns, result.window.end_ns)

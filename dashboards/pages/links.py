@@ -113,7 +113,7 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
     if split.others:
         note += f"; the {len(worst)} of {len(links)} links that come closest to their peak"
     label = "the rate of each link over time against its peak, by rank and direction"
-    chart = charts.plots("link-rates", rates_over_time(worst, view.clock), label)
+    chart = charts.plots("link-rates", _rates_over_time(worst, view.clock), label)
     idle = f"Not drawn, but in the table: {counted(num_idle, 'link')} below 1 % of the peak."
     below = html.P(idle, className="note") if num_idle else None
     return card(title, chart, below, note=note)
@@ -142,7 +142,7 @@ def _peers(view: View, used: Sequence[LinkUsageResult]) -> Component:
     shown = used[:_MAX_RANKS]
     chart = charts.plots(
         "peer-matrix",
-        peer_matrix(shown, [view.rank(result.rank).device for result in shown]),
+        _peer_matrix(shown, [view.rank(result.rank).device for result in shown]),
         "how much each rank copied to or from each other device",
     )
     note = "both directions, from the copies of each rank"
@@ -162,7 +162,7 @@ def _listed(
             columns,
             use,
             rank=rank,
-            way=one_line(way_text(use.link, use.direction, getattr(use, "peer", None), use.name)),
+            way=one_line(_way_text(use.link, use.direction, getattr(use, "peer", None), use.name)),
         )
         for rank, use in rows
     ]
@@ -179,7 +179,7 @@ _COLORS = {
 }
 
 
-def way_text(link: str | None, direction: str, peer: int | None, name: str | None) -> str:
+def _way_text(link: str | None, direction: str, peer: int | None, name: str | None) -> str:
     """Return the usual name of a link and direction: `PCIe, to the host`."""
     if direction == "p2p":
         return f"GPU {peer}, peer copies" if peer is not None else "peer copies"
@@ -191,7 +191,7 @@ def way_text(link: str | None, direction: str, peer: int | None, name: str | Non
     return f"{what}, {WAYS[direction]}"
 
 
-def rates_over_time(links: Sequence[tuple[int, LinkRates, Int64]], clock: Clock) -> dict[str, Any]:
+def _rates_over_time(links: Sequence[tuple[int, LinkRates, Int64]], clock: Clock) -> dict[str, Any]:
     """Return the rate of each link and direction of a rank over time, against the link's peak.
 
     With each stand the limits of its pieces of time, which are equally long.
@@ -199,7 +199,7 @@ def rates_over_time(links: Sequence[tuple[int, LinkRates, Int64]], clock: Clock)
     rows = []
     for rank, rates, edges in links:
         start, end = clock.rank(rank).to_run(edges[[0, -1]]).tolist()
-        way = way_text(rates.link, rates.direction, rates.peer, rates.name)
+        way = _way_text(rates.link, rates.direction, rates.peer, rates.name)
         decimals = charts.decimals_for(max(rates.peak or 0.0, _most(rates)))
         assumed = ", by the GPU's name" if rates.is_peak_assumed else ""
         rows.append(
@@ -221,7 +221,7 @@ def rates_over_time(links: Sequence[tuple[int, LinkRates, Int64]], clock: Clock)
     return {"kind": "rates", "axis": clock.title, "base": str(clock.base_ns), "rows": rows}
 
 
-def peer_matrix(
+def _peer_matrix(
     results: Sequence[LinkUsageResult], devices: Sequence[int | None]
 ) -> dict[str, Any]:
     """Return the bytes that each rank copied to or from each other device."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import chain
+from operator import itemgetter
 from statistics import median
 from typing import Any
 
@@ -94,13 +95,12 @@ def layout(view: View) -> Component:
 
 def _drawn(uses: Uses) -> list[tuple[int, OperationUse]]:
     """Return the uses of the operations that took longest, these first."""
-    totals: Counter[tuple[str, str | None]] = Counter()
-    for _, use in uses:
-        totals[use.operation, use.communicator] += use.total_ns
-    order = [key for key, _ in totals.most_common(_MAX_OPERATIONS)]
-    place = {key: index for index, key in enumerate(order)}
-    kept = [(rank, use) for rank, use in uses if (use.operation, use.communicator) in place]
-    return sorted(kept, key=lambda row: place[row[1].operation, row[1].communicator])
+    order = sorted(
+        _by_operation(uses).values(),
+        key=lambda of: sum(use.total_ns for _, use in of),
+        reverse=True,
+    )
+    return list(chain.from_iterable(order[:_MAX_OPERATIONS]))
 
 
 def _time(uses: Uses) -> Component:
@@ -161,94 +161,77 @@ _MAX_NAME = 48
 
 def time(uses: Uses) -> dict[str, Any]:
     """Return the time of each operation on each rank."""
-    rows, row_of = _rows(uses)
-    series = charts.Series("time of a rank", "dot", charts.COMMUNICATION)
-    shown, medians, ranges = _split(
-        uses, row_of, lambda use: use.total_ns, lambda ns: f"{ns / 1e6:.3f} ms", 1
-    )
-    for rank, use, row in shown:
-        series.add(
-            row,
-            use.total_ns,
+
+    def notes(rank: int, use: OperationUse) -> list[str]:
+        return [
             f"rank {rank}: {use.total_ns / 1e6:.3f} ms in {counted(use.count, 'operation')}",
             f"median {use.median_ns / 1e3:.1f} µs",
             f"communicator {one_line(use.communicator_text or 'not known')}",
-        )
-    return charts.lanes(
-        "time in kernels, waiting included (ms)",
-        rows,
-        [series, *medians],
-        row_height=_ROW,
-        per=1e6,
-        joins=ranges,
+        ]
+
+    series = charts.Series("time of a rank", "dot", charts.COMMUNICATION)
+    rows, shown, ranges = _points(
+        uses, series, lambda use: use.total_ns, lambda ns: f"{ns / 1e6:.3f} ms", notes
     )
+    axis = "time in kernels, waiting included (ms)"
+    return charts.lanes(axis, rows, shown, row_height=_ROW, per=1e6, joins=ranges)
 
 
 def bus_bandwidth(uses: Uses) -> dict[str, Any]:
     """Return the bus bandwidth of each operation on each rank, and the link's peak."""
-    rows, row_of = _rows(uses)
+
+    def notes(rank: int, use: OperationUse) -> list[str]:
+        return [f"rank {rank}: {_rate(use):.2f} GB/s over {counted(use.count, 'operation')}"]
+
     rates = charts.Series("bus bandwidth of a rank", "dot", charts.BLUE)
+    rows, shown, ranges = _points(uses, rates, _rate, "{:.2f} GB/s".format, notes, sign=-1)
     peaks = charts.Series("peak of the link in one direction", "tick", charts.GREY)
-    shown, medians, ranges = _split(uses, row_of, _rate, "{:.2f} GB/s".format, -1)
-    for rank, use, row in shown:
-        note = f"rank {rank}: {_rate(use):.2f} GB/s over {counted(use.count, 'operation')}"
-        rates.add(row, _rate(use), note)
-    known = {
-        (row, use.peak_gb_per_s)
-        for (_, use), row in zip(uses, row_of, strict=True)
-        if use.peak_gb_per_s is not None
-    }
-    for row, peak in sorted(known):
-        peaks.add(row, peak, f"peak of the link: {peak:.1f} GB/s")
+    for row, of_row in enumerate(_by_operation(uses).values()):
+        for peak in sorted({use.peak_gb_per_s for _, use in of_row if use.peak_gb_per_s}):
+            peaks.add(row, peak, f"peak of the link: {peak:.1f} GB/s")
+    shown += [peaks] if peaks.values else []
     bound = ", a lower bound" if any(use.is_lower_bound for _, use in uses) else ""
-    return charts.lanes(
-        f"bus bandwidth (GB/s){bound}",
-        rows,
-        [rates, *medians, *([peaks] if known else [])],
-        row_height=_ROW,
-        joins=ranges,
-    )
+    axis = f"bus bandwidth (GB/s){bound}"
+    return charts.lanes(axis, rows, shown, row_height=_ROW, joins=ranges)
 
 
 def _rate(use: OperationUse) -> float:
     return use.busbw_gb_per_s or 0.0
 
 
-def _split(
+def _by_operation(uses: Uses) -> dict[tuple[str, str | None], list[tuple[int, OperationUse]]]:
+    by_operation: dict[tuple[str, str | None], list[tuple[int, OperationUse]]] = {}
+    for rank, use in uses:
+        by_operation.setdefault((use.operation, use.communicator), []).append((rank, use))
+    return by_operation
+
+
+def _points(
     uses: Uses,
-    row_of: Sequence[int],
+    series: charts.Series,
     value: Callable[[OperationUse], float],
     written: Callable[[float], str],
-    sign: int,
-) -> tuple[list[tuple[int, OperationUse, int]], list[charts.Series], list[dict[str, Any]]]:
-    """Return rank, use and row of those with a point, and the medians and ranges of the others.
+    notes: Callable[[int, OperationUse], list[str]],
+    sign: int = 1,
+) -> tuple[list[charts.Lane], list[charts.Series], list[dict[str, Any]]]:
+    """Return a row for each operation and communicator, with the points of ranks in a series.
 
-    Points have the largest values times `sign`.
+    Of many ranks those with the largest values times `sign` have points, and a second series and
+    lines show the medians and ranges of the others.
     """
-    medians = charts.Series("the others: range and median", "tick", charts.GREY)
-    points: list[int] = []
+    rows: list[charts.Lane] = []
     ranges: list[dict[str, Any]] = []
-    for row in dict.fromkeys(row_of):
-        of_row = [at for at, other in enumerate(row_of) if other == row]
-        split = ui.worst_first(of_row, lambda at: sign * value(uses[at][1]))
-        points += split.drawn
-        values = [value(uses[at][1]) for at in split.others]
+    medians = charts.Series("the others: range and median", "tick", charts.GREY)
+    for row, ((operation, communicator), of_row) in enumerate(_by_operation(uses).items()):
+        name = one_line(f"{operation} · {communicator}" if communicator else operation)
+        rows.append(charts.Lane(charts.shortened(name, _MAX_NAME), name))
+        split = ui.worst_first(of_row, lambda item: sign * value(item[1]))
+        for rank, use in sorted(split.drawn, key=itemgetter(0)):
+            series.add(row, value(use), *notes(rank, use))
+        values = [value(use) for _, use in split.others]
         if values:
             least, middle, most = min(values), median(values), max(values)
             span = f"{written(least)} to {written(most)}, median {written(middle)}"
             medians.add(row, middle, f"{counted(len(values), 'other rank')}: {span}")
             ranges.append({"row": row, "from": least, "to": most, "color": charts.GREY})
-    shown = [(*uses[at], row_of[at]) for at in sorted(points)]
-    return shown, [medians] if ranges else [], ranges
-
-
-def _rows(uses: Uses) -> tuple[list[charts.Lane], list[int]]:
-    """Return a row for each operation and communicator, and the row of each use."""
-    keys = dict.fromkeys((use.operation, use.communicator) for _, use in uses)
-    row_of = {key: row for row, key in enumerate(keys)}
-    names = [
-        one_line(f"{operation} · {communicator}" if communicator else operation)
-        for operation, communicator in row_of
-    ]
-    rows = [charts.Lane(charts.shortened(name, _MAX_NAME), name) for name in names]
-    return rows, [row_of[use.operation, use.communicator] for _, use in uses]
+    return rows, [series, medians] if ranges else [series], ranges

@@ -141,7 +141,7 @@ def _kernels(view: View, rows: Sequence[Row], *, is_overlapped: bool) -> Compone
         for rank, signature in worst
     ]
     label = "median duration of kernels alone and beside communication"
-    chart = charts.plots("overlap-kernels", alone_against_overlapped(worst, hrefs), label)
+    chart = charts.plots("overlap-kernels", _alone_against_overlapped(worst, hrefs), label)
     note = f"the {len(worst)} with the largest excess; click one for its longest run"
     entries = [_entry(*row) for row in rows[:_MAX_ROWS]]
     parts: list[Any] = [
@@ -211,7 +211,7 @@ def is_cost_known(result: OverlapSlowdownResult) -> bool:
     return result.comparison.slowdown is not None or not result.hidden_ns
 
 
-def alone_against_overlapped(
+def _alone_against_overlapped(
     rows: Sequence[tuple[int, SignatureSlowdown]], hrefs: Sequence[str]
 ) -> dict[str, Any]:
     """Return the mean durations of kernels alone and overlapped, joined by a line."""

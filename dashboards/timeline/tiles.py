@@ -156,14 +156,12 @@ def _messages(timeline: RankTimeline, track: Track, index: Int64) -> dict[str, s
         return {}
     records = messages(timeline.rank)
     place = np.searchsorted(records.kernel, index)
-    labels = {}
-    for at, event in zip(place.tolist(), index.tolist(), strict=True):
-        if at == len(records) or records.kernel[at] != event:
-            continue
-        written = label(records, at)
-        if written is not None:
-            labels[str(event)] = written
-    return labels
+    return {
+        str(event): written
+        for at, event in zip(place.tolist(), index.tolist(), strict=True)
+        if at < len(records) and records.kernel[at] == event
+        if (written := label(records, at)) is not None
+    }
 
 
 def strip(timeline: RankTimeline, start_ns: int, end_ns: int, columns: int) -> dict[str, Any]:
