@@ -258,20 +258,18 @@ def capture(source: StepsSource, *num_kernels: int, longest: int = 0) -> Any:
     return SimpleNamespace(headline=headline)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "why"),
-    [
-        (capture(RANGES), capture(RANGES), None),
-        (capture(NONE), capture(RANGES), None),
-        (capture(PERIOD, 4), capture(RANGES), "on one side only"),
-        (capture(NONE), capture(PERIOD, 4), "on one side only"),
-        (capture(PERIOD, 4, 1), capture(PERIOD, 4), "different numbers of phases"),
-        (capture(PERIOD, 4, 2), capture(PERIOD, 8, 1), None),  # at most twice as many
-        (capture(PERIOD, 4, 2), capture(PERIOD, 4, 5), "periods have 2 and 5 kernels"),
-        (capture(PERIOD, 4, 2), capture(PERIOD, 4, 2, longest=1), "another phase of the program"),
-    ],
-)
-def test_periods_of_two_sides(before: Any, after: Any, why: str | None) -> None:
-    for sides in ((before, after), (after, before)):
-        said = why_unlike(sides[:1], sides[1:])
-        assert said is None if why is None else why in (said or "")
+def test_periods_of_two_sides(kept_text: KeptText) -> None:
+    """At most twice as many kernels."""
+    said = []
+    for before, after in (
+        (capture(RANGES), capture(RANGES)),
+        (capture(NONE), capture(RANGES)),
+        (capture(PERIOD, 4), capture(RANGES)),
+        (capture(NONE), capture(PERIOD, 4)),
+        (capture(PERIOD, 4, 1), capture(PERIOD, 4)),
+        (capture(PERIOD, 4, 2), capture(PERIOD, 8, 1)),
+        (capture(PERIOD, 4, 2), capture(PERIOD, 4, 5)),
+        (capture(PERIOD, 4, 2), capture(PERIOD, 4, 2, longest=1)),
+    ):
+        said.append(f"{why_unlike([before], [after])}; {why_unlike([after], [before])}")
+    kept_text("\n".join(said))
