@@ -17,8 +17,8 @@ Times are ns of the file's own clock, windows are half-open [start, end).
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.reference.nsight_export import KINDS, LOW_24_BITS, NamedSpan, Operation, export_of
@@ -246,3 +246,18 @@ def measured(
 def reference(path: Path) -> list[ReferenceRank]:
     """The breakdown of every rank of an export, ordered by (pid, device)."""
     return [measured(rank) for rank in read(path)]
+
+
+def as_truth(ranks: Iterable[ReferenceRank]) -> dict[str, list[dict[str, int]]]:
+    """Return `breakdown` and `steps` of a simulated run, of which nothing is lost."""
+    breakdown, steps = [], []
+    for number, rank in enumerate(ranks):
+        breakdown.append({"rank": number, **asdict(rank.whole)})
+        for step in rank.steps:
+            measures = asdict(step.measures)
+            start = measures.pop("window_start_ns")
+            window = {"start_ns": start, "end_ns": start + measures["window_ns"]}
+            steps.append({"rank": number, "step": step.number, **window, **measures})
+    for row in (*breakdown, *steps):
+        assert row.pop("lost_ns") == 0
+    return {"breakdown": breakdown, "steps": steps}

@@ -11,7 +11,6 @@ from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
 from traceprof.replay.graph.columns import recorded
 from traceprof.replay.graph.longest_path import (
     ROOT,
-    UNCONSTRAINED,
     CircularError,
     WeightSets,
     binding_edges,
@@ -174,27 +173,3 @@ def test_the_last_step_of_a_phase_is_not_measured_by_its_end() -> None:
     by_begin, by_end = steady_shares([steps_by_rank(*range(6))], ran([10] * 6, uses))
     assert by_begin.tolist() == pytest.approx([1 / 4, 1 / 4, 0, 1 / 4, 1 / 4, 0])
     assert by_end.tolist() == pytest.approx([0, 1 / 3, 0, 0, 1 / 3, 1 / 3])
-
-
-def some_columns(rng: np.random.Generator, num_edges: int, num_sets: int) -> np.ndarray:
-    """Columns of which most are like the first one, some as a whole."""
-    columns = np.repeat(rng.normal(size=(num_edges, 1)), num_sets, axis=1)
-    for number in range(1, num_sets, 2):
-        changed = rng.random(num_edges) < 0.3
-        columns[changed, number] = rng.choice([UNCONSTRAINED, 1.0, 2.0], int(changed.sum()))
-    return columns
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_what_goes_in_comes_out(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    parts = [some_columns(rng, num_edges, 6) for num_edges in (7, 1, 0, 12)]
-    whole = np.concatenate(parts)
-    sets = WeightSets.joined([WeightSets.of_columns(part[:, 0], part.T) for part in parts])
-    assert all(np.array_equal(sets.of(number), whole[:, number]) for number in range(6))
-    some = sets.chosen((4, 1))
-    assert np.array_equal([some.of(0), some.of(1)], whole.T[[4, 1]])
-    numbers, place = sets.distinct()
-    assert len(numbers) < sets.num
-    distinct = sets.chosen(numbers)
-    assert np.array_equal([distinct.of(at) for at in place.tolist()], whole.T)

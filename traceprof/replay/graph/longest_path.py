@@ -156,7 +156,7 @@ class EdgeKind(IntEnum):
     SILENCE = 17  # the thread's own time since its last segment, which may hide a wait
     HIDDEN_WAIT = 18  # that hidden wait
     NOT_HANDED_OVER = 19  # the thread's own time, where it no longer waits for another thread
-    INDEPENDENT_ORDER = 20  # communication of the same communicator, which NCCL keeps in order
+    INDEPENDENT_ORDER = 20  # the last one before it that it has to wait for on any stream
     INDEPENDENT_UNKNOWN = 21  # as `INDEPENDENT_END`, where communicators are not known
 
 

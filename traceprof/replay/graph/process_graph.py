@@ -12,7 +12,7 @@ half of the steps it misses where steps differ for unknown reasons.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from msgspec.structs import asdict
@@ -362,7 +362,6 @@ def _gpu_edges(process: Process, members: Mask) -> list[Edges]:
     inside = np.flatnonzero(~members[first])
     within = launched[~members[first[launched]]]
     between = process.stream_waits
-    queued = queued_communication(process)
     return [
         _edges(EdgeKind.CAPTURE, np.full(len(unknown), ROOT), begin[unknown], first[unknown]),
         _edges(
@@ -379,17 +378,17 @@ def _gpu_edges(process: Process, members: Mask) -> list[Edges]:
             process.start_node(between.consumer),
             np.arange(len(between.producer)),
         ),
-        *(
-            _edges(kind, node(earlier), other_node(later), later)
-            for kind, node, other_node, (earlier, later) in (
-                (EdgeKind.INDEPENDENT_BEGIN, process.start_node, process.start_node, queued.all),
-                (EdgeKind.INDEPENDENT_END, process.end_node, process.end_node, queued.together),
-                (EdgeKind.INDEPENDENT_ORDER, process.end_node, process.start_node, queued.in_order),
-                (EdgeKind.INDEPENDENT_UNKNOWN, process.end_node, process.end_node, queued.unknown),
-                (EdgeKind.STREAM_END, process.end_node, process.end_node, queued.of_others),
-            )
-        ),
+        *_queued_edges(process),
     ]
+
+
+def _queued_edges(process: Process) -> Iterator[Edges]:
+    for kind, (earlier, later) in queued_communication(process).items():
+        begins = kind is EdgeKind.INDEPENDENT_BEGIN
+        source = process.start_node(earlier) if begins else process.end_node(earlier)
+        begins |= kind is EdgeKind.INDEPENDENT_ORDER
+        target = process.start_node(later) if begins else process.end_node(later)
+        yield _edges(kind, source, target, later)
 
 
 def _edges(kind: EdgeKind, source: Int64, target: Int64, at: Int64) -> Edges:

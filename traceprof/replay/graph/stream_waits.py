@@ -10,6 +10,7 @@ from traceprof.communication.messages import messages
 from traceprof.communication.readiness import Events, Independence, independence_of, last_record
 from traceprof.intervals import NO_NUMBERS, Int64, Mask, pairs
 from traceprof.replay.graph.columns import COMMUNICATION, GpuWork, Recorded
+from traceprof.replay.graph.longest_path import EdgeKind
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.host import EventRecords, Synchronizations
@@ -188,16 +189,6 @@ Pairs: TypeAlias = "tuple[Int64, Int64]"
 """Operations and later ones of the same stream, int64[n] each, indices into `GpuWork`."""
 
 
-class QueuedCommunication(Record, frozen=True):
-    """Communication that stands behind other communication on its stream."""
-
-    all: Pairs  # each with the one right before it
-    in_order: Pairs  # each with the last one before it that it has to wait for on any stream
-    together: Pairs  # with the last one of the same communicator, where it need not: peers differ
-    unknown: Pairs  # with the one right before it, where communicators are not known
-    of_others: Pairs  # with the one right before it, where that is of another communicator
-
-
 NO_STREAM_WAITS = OperationWaits(NO_NUMBERS, NO_NUMBERS, False, np.empty(0, np.bool_))
 
 
@@ -294,8 +285,8 @@ def behind_communication(work: GpuWork) -> Int64:
     return np.flatnonzero(is_kernel[1:] & is_kernel[:-1] & (np.diff(work.chain) == 0)) + 1
 
 
-def queued_communication(process: Recorded) -> QueuedCommunication:
-    """Return which communication stands behind other communication, and which has to.
+def queued_communication(process: Recorded) -> dict[EdgeKind, Pairs]:
+    """Return communication with what it stands behind on its stream, by the kind of the edge.
 
     Where not all operations that stand behind each other have a known communicator, they are taken
     to be of the same one.
@@ -303,7 +294,7 @@ def queued_communication(process: Recorded) -> QueuedCommunication:
     work = process.work
     behind = behind_communication(work)
     if len(behind) == 0:
-        return QueuedCommunication(*[(NO_NUMBERS, NO_NUMBERS)] * 5)
+        return {}
     number, rows_of = np.full(len(work), -1, np.int64), []
     for index, rank in process.ranks:
         sent = messages(rank)
@@ -333,14 +324,10 @@ def queued_communication(process: Recorded) -> QueuedCommunication:
         waits[rows[dependent & (rows >= 0)]] = True
     is_named, is_held = number[later] >= 0, waits[later]
     different = behind[number[behind] != number[behind - 1]]
-
-    def chosen_pairs(chosen: Mask) -> Pairs:
-        return earlier[chosen], later[chosen]
-
-    return QueuedCommunication(
-        all=(behind - 1, behind),
-        in_order=chosen_pairs(is_held),
-        together=chosen_pairs(is_named & ~is_held),
-        unknown=chosen_pairs(~is_named),
-        of_others=(different - 1, different),
-    )
+    return {
+        EdgeKind.INDEPENDENT_BEGIN: (behind - 1, behind),
+        EdgeKind.INDEPENDENT_ORDER: (earlier[is_held], later[is_held]),
+        EdgeKind.INDEPENDENT_END: (earlier[is_named & ~is_held], later[is_named & ~is_held]),
+        EdgeKind.INDEPENDENT_UNKNOWN: (earlier[~is_named], later[~is_named]),
+        EdgeKind.STREAM_END: (different - 1, different),
+    }
