@@ -1,8 +1,8 @@
-"""What `traceprof whatif` prints of samples and programs, as `kept/` has it.
+"""What `traceprof whatif` prints of samples, programs and recordings, as `kept/` has it.
 
-The first line of a text is its command, whose report is named after a sample or a program of the
-second simulator, and what it lacks. `make sample` writes all texts anew: their difference is what a
-change does to answers.
+The first line of a text is its command, whose report is named after a sample, a program of the
+second simulator or a recording of a GPU, and what it lacks. `make sample` writes all texts anew:
+their difference is what a change does to answers.
 """
 
 import os
@@ -15,22 +15,24 @@ import pytest
 from tests.reference.gpu_programs import PROGRAMS
 from tests.support.changes import damaged
 from tests.support.commands import printed
-from tests.support.traces import SAMPLE_FOLDER
+from tests.support.traces import SAMPLES
 
 KEPT = sorted(Path(__file__).with_name("kept").glob("*.txt"))
+_RECORDINGS = [*SAMPLES, *(Path(__file__).parents[1] / "gpu" / "recordings").rglob("*.pt.trace.*")]
 
 
 def answers(kept: Path, folder: Path) -> str:
     """Write the report of a text into a folder, and return the text as it is now."""
     command = kept.read_text(encoding="utf-8").partition("\n")[0]
-    name, _, missing = kept.stem.partition("-without-")
-    report = folder / f"{name}.sqlite"
+    report = folder / command.split()[3]
+    name, _, missing = report.name.partition(".")[0].partition("-without-")
+    whole = report.with_name(report.name.replace(f"-without-{missing}", ""))
     if name in PROGRAMS:
-        PROGRAMS[name].run(0).write(report)
+        PROGRAMS[name].run(0).write(whole)
     else:
-        copyfile(SAMPLE_FOLDER / report.name, report)
+        copyfile(next(path for path in _RECORDINGS if path.name == whole.name), whole)
     if missing:
-        damaged(report, folder / f"{kept.stem}.sqlite", missing.replace("-", " "))
+        damaged(whole, report, missing.replace("-", " "))
     return f"{command}\n{printed(*command.split()[2:])}"
 
 
