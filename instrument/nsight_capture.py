@@ -21,8 +21,8 @@ from pathlib import Path
 
 from instrument.core import nvtx_ranges
 from instrument.core.completion import wait_for_gpu
+from traceprof import labels
 
-DOMAIN, RANGE = "traceprof-capture", "steps"
 MAX_WAIT_S = 60.0
 """For ranks that are still in the last step; a rank without a partner would wait forever."""
 
@@ -55,9 +55,9 @@ class NsightCapture:
         fcntl.lockf(self._lock, fcntl.LOCK_SH)
         with suppress(FileExistsError):
             os.close(os.open(self._opener, flags | os.O_EXCL, 0o600))
-            self._functions = nvtx_ranges.connect(DOMAIN)
+            self._functions = nvtx_ranges.connect(labels.CAPTURE_DOMAIN)
         if self._functions is not None:
-            self._handle = self._functions.start(self._functions.attributes(RANGE, None))
+            self._handle = self._functions.start(self._functions.attributes(labels.CAPTURE, None))
             os.close(os.open(self._opened, flags, 0o600))
         last = time.monotonic() + MAX_START_S
         while not self._opened.exists() and time.monotonic() < last:

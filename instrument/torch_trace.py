@@ -30,14 +30,12 @@ from instrument.core import nvtx_ranges, operations, steps
 from instrument.core.baseline import process_name
 from instrument.core.completion import settle, wait_for_gpu
 from instrument.core.patching import Patches
-from traceprof.labels import Steps
+from traceprof.labels import NOT_WRITTEN, Steps
 
 _log = logging.getLogger("traceprof.instrument")
 _SUFFIX = ".pt.trace.json"  # the suffix of PyTorch's own handlers
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _NO_SPACE = "no space left"
-_NOT_WRITTEN = ".not-written-"
-"""The end of a hidden empty file that says to `traceprof record` that a trace is lost, and why."""
 _MIN_SPACE = 1 << 17  # bytes that a folder with space left can take
 EXCERPT_STEPS = 10
 MAX_EXCERPTS_BYTES = 1 << 30
@@ -105,7 +103,7 @@ class TorchTrace:
             for file in (partial, partial.with_name(f"{partial.name}.tmp")):
                 file.unlink(missing_ok=True)
             with suppress(OSError):
-                lost = f"{partial.name}{_NOT_WRITTEN}{why.replace(' ', '-')}"
+                lost = f"{partial.name}{NOT_WRITTEN}{why.replace(' ', '-')}"
                 partial.with_name(lost).touch()
             raise OSError(errno.ENOSPC if is_full else errno.EIO, why, str(target)) from None
         writer = threading.Thread(target=_compress, args=(target,), name="traceprof trace")

@@ -3,7 +3,7 @@
 A label is an operation and its facts, readable in the Nsight GUI: `all_reduce bytes=26214400
 dtype=float32 group=0 size=8 seq=17`, `step 12`, `forward`. Standard library only.
 
-The steps to record, `A:B`, are read here, too: `instrument` imports nothing else of traceprof.
+What recorders of steps agree on stands here, too: `instrument` imports nothing else of traceprof.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ NO_SIZE = "?"
 """The fact `bytes` of a label that goes without its size, since its process had too many texts."""
 NUMBERED = " seq="
 """The end of the text of a label whose running number is its range's payload."""
+CAPTURE_DOMAIN, CAPTURE = "traceprof-capture", "steps"
+"""The range that `instrument` opens around the steps to record, for which `nsys profile` waits."""
+NOT_WRITTEN = ".not-written-"
+"""What a rank appends, with the reason, to the hidden name of a trace that it could not write."""
 _BYTES = " bytes="
 OWN_DESCRIPTIONS = frozenset({"", "undefined", "default_pg"})
 """Descriptions that PyTorch itself gives process groups."""

@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from traceprof.errors import MissingToolError, UsageError
-from traceprof.labels import parse_steps
+from traceprof.labels import CAPTURE, CAPTURE_DOMAIN, parse_steps
 from traceprof.recording import nsys as nsys_module
 from traceprof.recording.job import Job, TrainingCommand, job_of, read_command
 from traceprof.recording.machine import Machine, look_at_machine
 from traceprof.recording.nsys import Nsys
 from traceprof.recording.training import PACKAGE, Training, ask
-
-CAPTURE = "steps@traceprof-capture"
-"""The range that `instrument` opens around the requested steps."""
 
 LINKS = "counters of the GPUs' links"
 """What only one nsys of a machine can record at a time: the second one ends at once."""
@@ -139,7 +136,11 @@ def _counted(options: Mapping[str, str], machine: Machine) -> Iterator[Flag | Le
 
 def _captured() -> Iterator[Flag]:
     yield Flag("--capture-range=nvtx", "records only the steps asked for", NO_COST)
-    yield Flag(f"--nvtx-capture={CAPTURE}", "the range that instrument opens around them", NO_COST)
+    yield Flag(
+        f"--nvtx-capture={CAPTURE}@{CAPTURE_DOMAIN}",
+        "the range that instrument opens around them",
+        NO_COST,
+    )
     yield Flag("--capture-range-end=stop", "the training goes on after them", NO_COST)
 
 

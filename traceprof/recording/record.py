@@ -21,6 +21,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 from traceprof.errors import TraceprofError, UsageError
+from traceprof.labels import NOT_WRITTEN
 from traceprof.recording import job
 from traceprof.recording import nsys as nsys_module
 from traceprof.recording.doctor import Diagnosis, diagnose, is_cuda_too_new, store, store_throttling
@@ -215,8 +216,6 @@ NOT_IMPORTED = "nsys failed to import what it recorded itself"
 _BEGINS = (
     ", which begins with the first forward or backward pass, or step that instrument.step marks"
 )
-_NOT_WRITTEN = ".not-written-"
-"""What a rank appends, with the reason, to the hidden name of a trace that it could not write."""
 
 
 class Recorded(NamedTuple):
@@ -366,8 +365,8 @@ def _remove_unwritten(plan: Plan, say: Callable[[str], None]) -> int:
             continue
         file.unlink(missing_ok=True)
         name, end = match.groups()
-        if end.startswith(_NOT_WRITTEN):
-            reasons[name] = end.removeprefix(_NOT_WRITTEN).replace("-", " ")
+        if end.startswith(NOT_WRITTEN):
+            reasons[name] = end.removeprefix(NOT_WRITTEN).replace("-", " ")
         elif end != ".gz":  # else the uncompressed trace is there
             reasons.setdefault(name, "the process was killed")
     for name, reason in reasons.items():
