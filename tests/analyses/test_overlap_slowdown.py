@@ -109,38 +109,6 @@ def test_a_kernel_that_never_ran_alone_loses_its_time_beside_communication_at_mo
         assert (slowed.num_unknown, slowed.most[0]) == (1, pytest.approx(1 / 3))
 
 
-def test_without_grids_kernels_are_told_apart_by_name(tmp_path: Path) -> None:
-    builder = run_of()
-    for column in ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"):
-        builder.without("CUPTI_ACTIVITY_KIND_KERNEL", column)
-    (result,) = assert_agreement(builder.write(tmp_path))
-    assert result.signatures[0].grid is None
-    assert result.num_sms_taken is None
-    assert result.comparison.slowdown == 1.5
-
-
-def test_kernels_without_length(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(5, 50, NCCL, stream=20)
-    for start in (0, 0, 1, 10, 60):
-        builder.kernel(start, start)
-    (result,) = assert_agreement(builder.write(tmp_path))
-    assert result.num_half == 0  # nothing can communicate during no time
-    builder.kernel(12, 15).kernel(13, 13, stream=8)
-    (result,) = assert_agreement(builder.write(tmp_path / "u.sqlite"))
-    assert (result.comparison.num_alone, result.comparison.num_overlapped) == (6, 1)
-    assert result.num_disturbed == 0  # nor anything else
-    assert result.comparison.slowdown is None  # nothing is expected to take no time
-    assert result.wall_excess_ns == 3
-
-
-def test_whole_graphs_beside_communication_are_not_judged(tmp_path: Path) -> None:
-    builder = run_of(times=31).graph(7700, 7720).graph(9000, 9100)
-    (result,) = assert_agreement(builder.write(tmp_path))
-    assert (result.num_beside, result.comparison.num_overlapped) == (32, 30)
-    assert result.num_disturbed == 1  # the kernel that ran beside the graph
-    assert result.coverage == 30 / 32
-
-
 @pytest.mark.parametrize(("uuid", "num_compared"), [("GPU-1", 29), ("GPU-2", 30)])
 def test_other_processes_on_the_same_gpu_disturb(
     tmp_path: Path, uuid: str, num_compared: int
@@ -173,15 +141,6 @@ def steps_of(*kernels: tuple[int, int, bool], num_steps: int = 8) -> TraceBuilde
     return builder
 
 
-def test_other_places_say_nothing_that_is_measured(tmp_path: Path) -> None:
-    # Each step: one of 100 ns alone, and in odd steps of 150 ns beside communication; one of 300 ns
-    # that always is beside: that may be other work.
-    (result,) = assert_agreement(steps_of((100, 50, True), (300, 0, True)).write(tmp_path))
-    assert (result.comparison.num_alone, result.comparison.num_overlapped) == (4, 4)
-    assert (result.comparison.excess_ns, result.comparison.slowdown) == (4 * 50, 1.5)
-    assert (result.assumed.num_overlapped, result.assumed.excess_ns) == (8, 8 * 200)
-
-
 def test_operations_that_never_ran_alone_may_cost_all_of_their_time_beside(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for number, begin in enumerate(range(0, 8000, 1000)):
@@ -212,28 +171,6 @@ def test_without_steps_nothing_ran_alone_at_the_same_place(tmp_path: Path) -> No
     with ranks_of(run_of().write(tmp_path)) as (rank,):
         result = overlap_slowdown.run(rank, rank.window)
     assert result.per_step_at_most_ns == pytest.approx(150 / 2, rel=0.02)
-
-
-def test_what_chance_explains_is_not_claimed(tmp_path: Path) -> None:
-    # One name and grid, two kinds of work: 100 ns mostly, and 10 µs now and then, wherever it runs.
-    chance = random.Random(5)
-    builder = TraceBuilder()
-    for index in range(400):
-        length = 100 if chance.random() < 0.9 else 10_000
-        builder.kernel(20_000 * index, 20_000 * index + length)
-        if index % 4 == 0:
-            builder.kernel(20_000 * index, 20_000 * index + length, NCCL, stream=20)
-    (result,) = assert_agreement(builder.write(tmp_path))
-    assert (result.comparison.slowdown or 0) > 5
-    assert overlap_slowdown.findings(result) == []
-    # Three of thirty alone take ten times as long: their mean is unsure, and twice the median.
-    builder, time = TraceBuilder(), 0
-    for length in [*[1000, *[100] * 9] * 3, *[200] * 30]:
-        builder.kernel(time, time + length, grid=(8, 1, 1))
-        time += length
-    builder.kernel(time - 30 * 200, time, NCCL, stream=20)
-    (result,) = assert_agreement(builder.write(tmp_path / "few.sqlite"))
-    assert (result.comparison.slowdown, overlap_slowdown.findings(result)) == (2.0, [])
 
 
 @pytest.mark.slow
@@ -313,6 +250,41 @@ def beside_peer_copies() -> TraceBuilder:
     return builder
 
 
+def without_grids() -> TraceBuilder:
+    builder = run_of()
+    for column in ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"):
+        builder.without("CUPTI_ACTIVITY_KIND_KERNEL", column)
+    return builder
+
+
+def without_length() -> TraceBuilder:
+    """Nothing can communicate during no time."""
+    builder = TraceBuilder().kernel(5, 50, NCCL, stream=20)
+    for start in (0, 0, 1, 10, 60):
+        builder.kernel(start, start)
+    return builder
+
+
+def of_two_kinds() -> TraceBuilder:
+    """One name and grid: 100 ns mostly, and 10 µs now and then, wherever it runs."""
+    chance, builder = random.Random(5), TraceBuilder()
+    for index in range(400):
+        length = 100 if chance.random() < 0.9 else 10_000
+        builder.kernel(20_000 * index, 20_000 * index + length)
+        if index % 4 == 0:
+            builder.kernel(20_000 * index, 20_000 * index + length, NCCL, stream=20)
+    return builder
+
+
+def with_an_unsure_mean() -> TraceBuilder:
+    """Three of thirty alone take ten times as long: their mean is twice the median."""
+    builder, time = TraceBuilder(), 0
+    for length in [*[1000, *[100] * 9] * 3, *[200] * 30]:
+        builder.kernel(time, time + length, grid=(8, 1, 1))
+        time += length
+    return builder.kernel(time - 30 * 200, time, NCCL, stream=20)
+
+
 PROGRAMS = {
     "slower by half": run_of(),
     "a tax of more than a quarter is smaller than the gain": run_of(beside=190, times=20),
@@ -326,6 +298,15 @@ PROGRAMS = {
     .kernel(10_000, 40_000, NCCL)
     .kernel(10_000, 40_000, "relu"),
     "beside other compute": in_twos(),
+    "without grids": without_grids(),
+    "without length": without_length(),
+    "hardly any length": without_length().kernel(12, 15).kernel(13, 13, stream=8),
+    "whole graphs, which are not judged": run_of(times=31).graph(7700, 7720).graph(9000, 9100),
+    # Each step: one of 100 ns alone, and in odd steps of 150 ns beside communication; one of 300 ns
+    # that always is beside: that may be other work.
+    "other places": steps_of((100, 50, True), (300, 0, True)),
+    "what chance explains": of_two_kinds(),
+    "an unsure mean": with_an_unsure_mean(),
     # Each step: two of 100 ns alone, then one of 178 ns that always is beside communication.
     "never alone at its place": steps_of(
         (100, 0, False), (100, 0, False), (178, 0, True), num_steps=90
@@ -335,7 +316,8 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name: str, tmp_path: Path, kept: Kept) -> None:
-    kept(judged(PROGRAMS[name].write(tmp_path)))
+    (result,) = assert_agreement(PROGRAMS[name].write(tmp_path))
+    kept([result.comparison, result.assumed, *overlap_slowdown.findings(result)])
 
 
 def test_too_few_at_the_same_place_of_a_real_step_are_not_judged(traces: Path) -> None:
