@@ -66,6 +66,7 @@ def test_planted_excess(kind: str, num_ranks: int, tmp_path: Path) -> None:
     least = 0.95 if kind == "clock" else 0.85
     assert least * planted <= values["excess_ns"] <= 1.05 * planted
     assert finding.impact_ns <= values["excess_ns"]
+    assert len({seen.label for seen in finding.evidence}) == 5  # steps, the worst ones first
     waited = values["others_wait_ns"]
     assert waited == pytest.approx(planted * num_ranks / (num_ranks - 1), rel=0.25)
     if kind == "clock":
