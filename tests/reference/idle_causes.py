@@ -56,11 +56,12 @@ Let [a, b) be its launch call, T the thread that made it, X its stream.
    The debt is incurred when the wait starts, on each stream of this rank to which its thread
    launches (at any time). Calls that allocate are no waits.
 6. What a debt may take: (e), (g), and stretches of (h) and (i), both together, without anything
-   else between them, of at most 10 ms inside their gap. This time is the debts' clock. On a stream
-   a debt of D incurred at clock c lasts until c + D, and of two the one that lasts longer holds.
-   What a debt may take is `sync_ns` while a debt on X lasts. So it is used up by all that it might
-   have taken, also in gaps that end with another stream's operation: no wait brings more than it
-   took.
+   else between them, of at most 10 ms inside their gap; of these not what lies in a step of an
+   optimizer in which no call lies that launched an operation which ends a gap. This time is the
+   debts' clock. On a stream a debt of D incurred at clock c lasts until c + D, and of two the one
+   that lasts longer holds. What a debt may take is `sync_ns` while a debt on X lasts. So it is used
+   up by all that it might have taken, also in gaps that end with another stream's operation: no
+   wait brings more than it took.
 7. A window clips the result; gaps, stretches and debts are those of the whole rank.
 """
 
@@ -95,6 +96,7 @@ CAUSES = (
     "setup_ns", "allocation_ns", "stalled_ns", "waiting_ns", "host_code_ns", "unknown_ns",
 )  # fmt: skip
 PAGE_TO_HOST = 12  # copy kind
+_OPTIMIZER = re.compile(r"optimizer step(?: |\Z)|Optimizer\.step#")
 _PREFETCH = re.compile("cuMemPrefetch|cudaMemPrefetch|hipMemPrefetch")
 BETWEEN_MARKERS_NS = 500_000
 TURNAROUND_NS = 20_000
@@ -160,6 +162,18 @@ class RankIdle:
         """The pieces of all gaps, whatever the window."""
         return self.with_debts(self.pieces())
 
+    @cached_property
+    def optimizers_on_host(self) -> list[Span]:
+        """Steps of optimizers that launched no operation which ends a gap."""
+        calls = [(low, op.call) for low, _, op in self.gaps() if op is not None]
+        launched = [call.start for low, call in calls if call is not None and call.end > low]
+        return union(
+            (span.start, span.end)
+            for span in self.export.ranges.get(self.process, [])
+            if _OPTIMIZER.match(span.name)
+            and not any(span.start <= start < span.end for start in launched)
+        )
+
     def answer(self, window: Span | None = None) -> IdleCauses:
         low, high = window or self.span()
         pieces = [
@@ -205,7 +219,8 @@ class RankIdle:
                 cuts = self.cuts(low, high, op, op.call, threads)
                 middle = min(op.call.end + TURNAROUND_NS, high)
                 before = [cut for cut in cuts if cut[0] < middle]
-                pieces += _with_stretches(before, op.stream, threads)
+                stretches = _with_stretches(before, op.stream, threads)
+                pieces += _outside(stretches, self.optimizers_on_host)
                 pieces += [
                     Piece(*cut[:2], cut[2], op.stream, (), may_be_sync=False)
                     for cut in cuts
@@ -419,6 +434,18 @@ def _with_stretches(
         pieces += [Piece(*cut, stream, threads, may) for cut in cuts[first : last + 1]]
         first = last + 1
     return pieces
+
+
+def _outside(pieces: list[Piece], spans: list[Span]) -> Iterator[Piece]:
+    """Let debts take no stretch of the host's own inside some spans."""
+    for piece in pieces:
+        if piece.may_be_sync and piece.cause in STRETCHES:
+            whole = [(piece.start, piece.end)]
+            for may_be_sync, parts in ((True, without(whole, spans)), (False, both(whole, spans))):
+                for start, end in parts:
+                    yield piece._replace(start=start, end=end, may_be_sync=may_be_sync)
+        else:
+            yield piece
 
 
 def idle_causes(path: Path) -> list[IdleCauses]:

@@ -22,11 +22,13 @@ process's last call before a, and launches to X, too.
    in other CUDA calls is *unknown*. If T is asleep just before e, another thread accesses the page:
    all of the gap is *unknown*.
 4. Launch-bound time, and short stretches of host code and unknown time, are *sync* as far as they
-   are attributed to an earlier wait of the host (`traceprof.host.host_waits`).
+   are attributed to an earlier wait of the host (`traceprof.host.host_waits`). An optimizer that
+   runs on the host is not: it needs the gradients that the host waited for.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
@@ -34,7 +36,7 @@ from enum import Enum
 import numpy as np
 from msgspec.structs import replace
 
-from traceprof import intervals
+from traceprof import intervals, labels
 from traceprof.host import host_code as names
 from traceprof.host.host_code import (
     NamedSpans,
@@ -60,7 +62,7 @@ from traceprof.host.idle_gaps import (
     starting_at,
     streams_by_thread,
 )
-from traceprof.host.places import PlaceKind, places
+from traceprof.host.places import PlaceKind, place_ranges, places
 from traceprof.host.stalls import HostStalls, host_stalls
 from traceprof.host.thread_evidence import HostEvidence, host_evidence
 from traceprof.intervals import Int64, Intervals, Mask
@@ -75,6 +77,12 @@ from traceprof.trace.model.parts import Part
 
 MAX_STRETCH_NS = 10_000_000
 """Longer stretches of host code, or of unknown time, are no consequence of a wait."""
+
+
+# Of instrument, of PyTorch's profiler, and as a function of Python.
+_OPTIMIZER_STEP = re.compile(
+    rf"\A{labels.OPTIMIZER_STEP}(?: |\Z)|\AOptimizer\.step#|torch/optim/\w+\.py\(\d+\): step\Z"
+)
 
 
 class IdleCause(Enum):
@@ -230,6 +238,7 @@ def _explain(rank: Rank) -> IdleCauses:
     parts[IdleCause.LAUNCH_BOUND].append(idle.launching)
     spans = [idle.launching]
     silent: list[Intervals] = []
+    on_host = _optimizers_on_host(rank, calls.start_ns[idle.launch])
     for numbers, rows in threads.groups():
         group = Intervals(late.start_ns[rows], until[rows])
         known = _ThreadPair(evidence, stalls, calls, numbers)
@@ -240,7 +249,7 @@ def _explain(rank: Rank) -> IdleCauses:
         stretches = intervals.merge(pieces[IdleCause.HOST_CODE], pieces[IdleCause.UNKNOWN])
         short = stretches.length_ns <= MAX_STRETCH_NS
         spans.append(pieces[IdleCause.LAUNCH_BOUND])
-        spans.append(stretches.at(short))
+        spans.append(intervals.subtract(stretches.at(short), on_host))
         is_held = until[rows] < late.end_ns[rows]
         queued = Intervals(until[rows][is_held], late.end_ns[rows][is_held])
         for cause, piece in known.split_queued(queued).items():
@@ -271,6 +280,16 @@ def _explain(rank: Rank) -> IdleCauses:
     by_cause[IdleCause.UNKNOWN] = intervals.merge(*unknown)
     threads = threads.and_alone(accessing)
     return IdleCauses(idle, threads, by_cause, before_sync, unlaunched, sync, attributable)
+
+
+def _optimizers_on_host(rank: Rank, launched_ns: Int64) -> Intervals:
+    """Return when optimizers took a step and launched none of the operations that end gaps."""
+    ranges = place_ranges(rank)
+    steps = [bool(_OPTIMIZER_STEP.search(name)) for name in ranges.names]
+    rows = np.flatnonzero(np.array(steps, np.bool_)[ranges.name])
+    span = ranges.start_ns[rows], ranges.end_ns[rows]
+    first, stop = np.searchsorted(np.sort(launched_ns), span)
+    return ranges.intervals_of(rows[first == stop])
 
 
 def _unexplained(idle: IdleGaps) -> IdleCauses:

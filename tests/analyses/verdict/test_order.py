@@ -197,6 +197,21 @@ def with_checkpoints(idle_us: int) -> TraceBuilder:
     return trace
 
 
+def with_rare_work(name: str) -> TraceBuilder:
+    """Build 40 marked steps of 10 ms; in five the host is for 50 ms in a range, and they count."""
+    trace, at = TraceBuilder(), 0
+    for step in range(40):
+        begin = at
+        for place in range(5):
+            trace.kernel(at, at + 2_000 * US, f"gemm_{place}", launch=(at, at + US))
+            at += 2_000 * US
+        if step % 8 == 7:
+            trace.nvtx(name, at - 3_000 * US, at + 50_000 * US - 10 * US)
+            at += 50_000 * US
+        trace.nvtx(f"step {step}", begin, at - US)
+    return trace
+
+
 def that_changes(second_half: float, idle_us: int = 0) -> TraceBuilder:
     """Build 80 steps, whose kernels take so many times as long in the second half."""
     noise, trace, at = np.random.default_rng(1), TraceBuilder(), 300_000 * US
@@ -256,6 +271,8 @@ def on_a_rank_whose_clock_falls() -> TraceBuilder:
 PROGRAMS: dict[str, Callable[[], TraceBuilder]] = {
     "rare checkpoints": lambda: with_checkpoints(0),
     "more idle time than rare checkpoints": lambda: with_checkpoints(9_000),
+    "checkpoints in steps that count": lambda: with_rare_work("save_checkpoint"),
+    "code of the host in steps that count": lambda: with_rare_work("upload"),
     "steps that become longer": lambda: that_changes(1.3),
     "more idle time than steps become longer by": lambda: that_changes(1.3, 9_000),
     "steps that become shorter, as after a warm-up": lambda: that_changes(0.7),

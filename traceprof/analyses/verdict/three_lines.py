@@ -20,6 +20,7 @@ from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.remedies import COLLECT, EVALUATE_ELSEWHERE, SAVE_BESIDE
 from traceprof.analyses.results import LOOK_AT
 from traceprof.analyses.steps import (
+    RAN,
     SPOKEN,
     SlowStep,
     cause_text,
@@ -210,18 +211,22 @@ def _fitted(
 
 
 def _rare(headline: Headline, analysis: RunResult) -> ThreeLines | None:
-    """Return the verdict on steps that the mean leaves out; None where another one costs more.
+    """Return the verdict on slow steps; None where something in the other ones costs more.
 
-    Steps at the beginning are no such ones: they come once, however long the training is. They are
-    where the costliest finding lies in one step.
+    These are steps that the mean leaves out, those with a cause that has a remedy, and where the
+    costliest finding has no known cause, those in which something ran that ran nowhere else. Steps
+    at the beginning are no such ones: they come once, however long the training is. They are where
+    the costliest finding lies in one step.
     """
     causes = headline.causes
     is_once = any(advice.startswith(LOOK_AT) for cause in causes[:1] for advice in cause.advice[:1])
     uses = (StepUse.RARE, StepUse.OPENING) if is_once else (StepUse.RARE,)
+    is_known = bool(causes) and cause_of(causes[0]) != "unknown"
+    named = _RARE_ACTIONS.keys() if is_known else RAN
     groups: dict[tuple[int, str, str | None], list[SlowStep]] = defaultdict(list)
     results = {result.rank: result for result in analysis.breakdown}
     for rank, step in slow_for_themselves(analysis.measured.slow_steps):
-        if results[rank].steps[step.index].use in uses:
+        if results[rank].steps[step.index].use in uses or step.cause in named:
             groups[rank, step.cause, step.label].append(step)
     if headline.lengths is None or not groups:
         return None
@@ -237,8 +242,8 @@ def _rare(headline: Headline, analysis: RunResult) -> ThreeLines | None:
     unit, training = results[rank].unit.unit, results[rank].judged_kind
     one, part = len(steps) == 1, percent(share(extra_ns, judged_ns))
     took = f"{'takes' if one else 'take'} {duration(extra_ns // len(steps))} more"
-    use = results[rank].steps[steps[0].index].use
-    why = "where more ran than in usual ones" if use is StepUse.RARE else "and at what came before"
+    is_opening = results[rank].steps[steps[0].index].use is StepUse.OPENING
+    why = "and at what came before" if is_opening else "where more ran than in usual ones"
     number = steps[0].number if steps[0].host_number is None else steps[0].host_number
     look = f"Look at {unit.word} {number}, {why}"
     problem = (
