@@ -251,7 +251,8 @@ class _Writer:
         }
         members = [[rank for rank, known in of_process.items() if name in known] for name in names]
         return [
-            f', "Process Group Name": "{name}", "Process Group Ranks": "{ranks}"'
+            f', "Process Group Name": "{name}", "Group size": {len(ranks)}'
+            f', "Process Group Ranks": "{ranks}"'
             for name, ranks in zip(names, members, strict=True)
         ]
 

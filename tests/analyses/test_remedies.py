@@ -88,6 +88,9 @@ MADE_FOR_TESTS = (
     "Otherwise use cudaMallocAsync and",
     "Let the pool of memory",
     "Take the sleep out",
+    "Unset CUDA_LAUNCH_BLOCKING",
+    "Pin memory once, before",
+    "Find out why it compiles",
     "Let torch.compile take in",
     "cuBLAS: CUBLAS_COMPUTE_32F_FAST_TF32, or cublasSetMathMode(handle,",
     "Where the accuracy allows",
@@ -97,9 +100,10 @@ MADE_FOR_TESTS = (
 
 The first waits for one whose all-gathers are long: in the recordings of FSDP here, copies from host
 memory or a late rank take more. The last three are for programs of other libraries that multiply in
-FP32. The others were seen in public ones, on T4s: a clustering, and a solver whose first
-cudaMallocAsync after each synchronization takes 1.07 ms; on an H100, a program that sleeps for one
-second beside a kernel of 0.81; on an MI300X, Flux and Stable Diffusion 3.5.
+FP32. Launches that block, pinning and compiling in each step are common, and recorded by nobody.
+The others were seen in public ones, on T4s: a clustering, and a solver whose first cudaMallocAsync
+after each synchronization takes 1.07 ms; on an H100, a program that sleeps for one second beside a
+kernel of 0.81; on an MI300X, Flux and Stable Diffusion 3.5.
 """
 PROFILES = {
     "tests/gpu/recordings/models/workers.pt.trace.json.gz": "channels last",

@@ -3,13 +3,14 @@
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.support.builders import TraceBuilder
 from tests.support.profiler_events import PID, call, event, kernel, write
-from tests.support.traces import ranks_of
+from tests.support.traces import closed_analysis, ranks_of
 from traceprof.analyses.gpu_idle.advice import HostFacts, advice
 from traceprof.host.host_code import nested
 from traceprof.host.idle_causes import IdleCause, details, idle_causes
@@ -185,6 +186,27 @@ def test_calls_that_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("num_late", "kernel_us", "blocks"),
+    [(0, 60, True), (2, 60, True), (3, 60, False), (0, 40, False)],
+)
+def test_launches_that_wait_for_their_kernels(
+    num_late: int, kernel_us: int, blocks: bool, tmp_path: Path
+) -> None:
+    """20 kernels, some of which end after their call; short ones may end before it returns."""
+    trace = TraceBuilder()
+    for number in range(20):
+        now = number * 100 * US
+        start, end = now + 5 * US, now + (5 + kernel_us) * US
+        call_end = end + (-2 if number < num_late else 2) * US
+        trace.kernel(start, end, "gemm(float*)", launch=(now, call_end))
+    path = trace.write(tmp_path)
+    with ranks_of(path) as (rank,):
+        assert call_counts(rank, rank.window).launches_block == blocks
+    (idle,) = (one for one in closed_analysis(path).findings if one.id == "gpu-idle")
+    assert idle.advice[0].startswith("Unset CUDA_LAUNCH_BLOCKING") == blocks
+
+
+@pytest.mark.parametrize(
     ("calls", "how", "said", "not_said"),
     [
         (CallCounts(90, 100, 0, is_hip=False), {}, "NO_CUDA_MEMORY_CACHING", "expandable"),
@@ -201,10 +223,32 @@ def test_calls_that_count(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_advice(calls: CallCounts, how: dict[str, bool], said: str, not_said: str) -> None:
+def test_advice(calls: CallCounts, how: Any, said: str, not_said: str) -> None:
     text = "\n".join(advised(IdleCause.ALLOCATION, calls, **how))
     assert said in text
     assert not_said not in text
+
+
+@pytest.mark.parametrize(
+    ("cause", "name", "recurs", "said"),
+    [
+        (IdleCause.ALLOCATION, "cudaFreeHost_v3020", True, "Pin memory once"),
+        (IdleCause.ALLOCATION, "cudaFreeHost_v3020", False, "In the first steps this is normal"),
+        (IdleCause.ALLOCATION, "cudaFree_v3020", True, "In the first steps this is normal"),
+        (IdleCause.HOST_CODE, "my own range", True, "The host works on something else"),
+        (
+            IdleCause.HOST_CODE,
+            "torch/_dynamo/convert_frame.py(500): _compile",
+            True,
+            "Find out why it compiles anew",
+        ),
+    ],
+)
+def test_advice_by_what_the_host_was_in(
+    cause: IdleCause, name: str, recurs: bool, said: str
+) -> None:
+    none = CallCounts(0, 100, 0, is_hip=False)
+    assert advised(cause, none, recurs=recurs, name=name)[0].startswith(said)
 
 
 @pytest.mark.parametrize("is_of_profiler", [True, False])
@@ -221,6 +265,7 @@ def advised(
     is_pytorch: bool = True,
     is_of_profiler: bool = False,
     recurs: bool = True,
+    name: str = "",
 ) -> list[str]:
     facts = HostFacts(
         program=Program(is_pytorch, uses_mpi=False),
@@ -234,4 +279,4 @@ def advised(
         launches_graphs=False,
         only_steps={},
     )
-    return advice([cause], facts, {}, {})
+    return advice([cause], facts, {cause: name}, {})

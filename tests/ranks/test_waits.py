@@ -31,13 +31,13 @@ MS = 1_000_000
 
 def met(
     start: Int64, end: Int64, hosts: list[str], *, operation: str = "AllReduce",
-    size: int | Int64 = 1 << 20, root: int = -1,
+    size: int | Int64 = 1 << 20, root: int = -1, num_ranks: int | None = None,
 ) -> tuple[GroupWaits, Clocks, list[Arrivals]]:  # fmt: skip
     """Return the waits of ranks (columns) in labelled operations (rows)."""
     ranks = [
         arrivals(
             rank, start[:, rank].tolist(), end[:, rank].tolist(), group="0",
-            sequence=range(len(start)), bytes=size, world_size=start.shape[1],
+            sequence=range(len(start)), bytes=size, world_size=num_ranks or start.shape[1],
             operation=operation, root=root,
         )
         for rank in range(start.shape[1])
@@ -139,6 +139,14 @@ def test_the_root_alone_waits_for_the_last_sender(operation: str) -> None:
     matrix = wait_matrix([waits], 4)
     assert matrix[1, 3] == 2 * MS
     assert matrix.sum() == 2 * MS
+
+
+@pytest.mark.parametrize(("num_ranks", "is_known"), [(2, True), (8, False)])
+def test_rates_need_all_ranks(num_ranks: int, is_known: bool) -> None:
+    """Of eight ranks two are given: both may wait for another one all the time."""
+    start = np.array([[0, 3], [10, 14], [20, 21]]) * MS
+    waits, _, ranks = met(start, start + 8 * MS, ["a"] * 2, num_ranks=num_ranks)
+    assert bool(transfers([waits], ranks, ["a"] * 2)) == is_known
 
 
 def test_without_the_root_nothing_is_said() -> None:

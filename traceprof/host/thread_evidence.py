@@ -214,6 +214,10 @@ _UNCACHED = 0.25
 _MIN_ALLOCATIONS = 20
 
 
+_LONG_NS = 50_000  # kernels that outlast their launch calls
+_MIN_LONG, _NEARLY_ALL = 10, 0.9  # of these, how many calls must wait for them
+
+
 class CallCounts(Record, frozen=True):
     """Calls of a process in a window."""
 
@@ -221,6 +225,8 @@ class CallCounts(Record, frozen=True):
     num_launches: int  # calls that launched kernels
     num_waits: int  # calls in which the host waited for the GPU
     is_hip: bool  # whether the program calls HIP
+    # whether launch calls return when their kernels are over, as with CUDA_LAUNCH_BLOCKING=1
+    launches_block: bool = False
 
     @property
     def is_uncached(self) -> bool:
@@ -248,4 +254,14 @@ def call_counts(rank: Rank, window: Window) -> CallCounts:
         int(np.count_nonzero(inside & launches)),
         int(np.count_nonzero(inside & waits)),
         is_hip=any(names[key].startswith("hip") for key in calls.packed_name.distinct.tolist()),
+        launches_block=_launches_block(rank, calls, window),
     )
+
+
+def _launches_block(rank: Rank, calls: ApiCalls, window: Window) -> bool:
+    """Whether calls last until their kernels are over: long ones, which are slower than calls."""
+    kernels, by = rank.operations.kernels, rank.launched_by[0]
+    rows = np.flatnonzero((by >= 0) & (kernels.length_ns >= _LONG_NS))
+    rows = rows[window.holds_start(kernels.start_ns[rows])]
+    num_blocking = np.count_nonzero(calls.ends(by[rows]) >= kernels.ends(rows))
+    return len(rows) >= _MIN_LONG and bool(num_blocking >= _NEARLY_ALL * len(rows))

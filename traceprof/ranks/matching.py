@@ -312,6 +312,11 @@ class Group(Record, frozen=True):
         return len(self.operation)
 
     @property
+    def is_partial(self) -> bool:
+        """Whether the communicator has ranks that were not recorded."""
+        return self.num_ranks > len(self.members)
+
+    @property
     def is_mpi(self) -> bool:
         """Whether the operations are calls of MPI."""
         return self.source == "mpi"

@@ -306,7 +306,7 @@ def waits_of_rank(
     columns: list[tuple[Int64, ...]] = [(np.empty(0, np.int64),) * 5]
     for group_waits in waits:
         group = group_waits.group
-        if member not in group.members or group.num_ranks > len(group.members):
+        if member not in group.members or group.is_partial:
             continue
         column = group.members.index(member)
         rows = np.flatnonzero(group_waits.is_known)
@@ -371,10 +371,12 @@ class Fit(Record, frozen=True):
 def transfers(
     waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals], machines: Sequence[str | None]
 ) -> dict[int, Transfers]:
-    """Times and rates of operations with known waits, by the number of the rank."""
+    """Times and rates of operations whose ranks were all recorded, by the number of the rank."""
     parts: dict[tuple[int, str, str | None], list[tuple[GroupWaits, int, Int64]]]
     parts = defaultdict(list)
     for wait in waits:
+        if wait.group.is_partial:
+            continue  # nobody knows when the last rank came
         inside = np.flatnonzero(wait.is_inside & wait.is_known)
         for kind in distinct_values(wait.group.operation[inside]).tolist():
             chosen = inside[wait.group.operation[inside] == kind]

@@ -198,7 +198,7 @@ def with_checkpoints(idle_us: int) -> TraceBuilder:
 
 
 def with_rare_work(name: str) -> TraceBuilder:
-    """Build 40 marked steps of 10 ms; in five the host is for 50 ms in a range, and they count."""
+    """Build 40 marked steps of 10 ms; in some the host is for 50 ms in a range, and they count."""
     trace, at = TraceBuilder(), 0
     for step in range(40):
         begin = at

@@ -188,7 +188,11 @@ def refined(
     """Return the same with the time that the rank waited for others, and the rate without it."""
     if result.operations is None:
         return result
-    waiting = result.operations.waiting_by(ranks.waits_of(result.rank), ranks.ranks)
+    groups = [waits.group for waits in ranks.waits]
+    member = ranks.ranks.index(result.rank)
+    are_all = not any(group.is_partial for group in groups if member in group.members)
+    waits = ranks.waits_of(result.rank)
+    waiting = result.operations.waiting_by(waits, ranks.ranks, are_all=are_all)
     operations = replace(result.operations, waiting=waiting)
     operations = replace(operations, root=reasons.root_of(operations, ranks, result.rank))
     usual = operations.usual

@@ -141,15 +141,19 @@ class ExposedOperations(Record, frozen=True, dict=True):
         is_other = in_steps and in_all[0][0] not in dict(in_steps)
         return in_steps[0][0] if is_other else None
 
-    def waiting_by(self, waits: RankWaits, ranks: tuple[int, ...]) -> Packed[Waiting] | str:
+    def waiting_by(
+        self, waits: RankWaits, ranks: tuple[int, ...], *, are_all: bool = True
+    ) -> Packed[Waiting] | str:
         """Return how much of the exposed time the rank waited, or why that is not known.
+
+        `are_all`: whether all ranks of its communicators were recorded.
 
         A wait that clocks cannot resolve is not counted; where such waits could be more than all
         that is counted, nothing is known.
         """
         exposed = self.exposure
         if len(waits) == 0:
-            return ALONE if len(ranks) == 1 else UNMATCHED
+            return ALONE if len(ranks) == 1 or not are_all else UNMATCHED
         at = np.minimum(np.searchsorted(waits.place, exposed.kernel), len(waits) - 1)
         is_matched = waits.place[at] == exposed.kernel
         wait, unsure = waits.wait_ns[at], waits.uncertainty_ns[at]
@@ -200,7 +204,7 @@ def link_rate(
     )
 
 
-ALONE = "only one rank was given"
+ALONE = "only some of its ranks were given"
 UNMATCHED = "its operations could not be matched with those of other ranks"
 CLOCKS = "the clocks of the machines cannot be compared precisely enough"
 

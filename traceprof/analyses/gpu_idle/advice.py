@@ -179,9 +179,20 @@ BY_PLACE: dict[PlaceKind, tuple[str, ...]] = {
     PlaceKind.CHECKPOINT: (remedies.SAVE_BESIDE,),
     PlaceKind.EVALUATION: (remedies.EVALUATE_ELSEWHERE,),
     PlaceKind.COLLECTION: (remedies.COLLECT,),
+    PlaceKind.COMPILE: (
+        (
+            "Find out why it compiles anew: TORCH_LOGS=recompiles (PyTorch 2.1); sizes that change"
+            " are torch._dynamo.mark_dynamic's"
+        ),
+    ),
 }
 """What to do about code of the host in PyTorch programs, by the place in which it ran longest."""
 _FROM_POOL = re.compile(r"cudaMalloc(?:FromPool)?Async|cuMemAlloc(?:FromPool)?Async")
+_PINNED = re.compile(r"(?:cuda|hip)(?:HostAlloc|MallocHost|HostMalloc|FreeHost|HostFree|HostReg)")
+_PIN_ONCE = (
+    "Pin memory once, before the loop, and copy from there, or DataLoader(pin_memory=True): pinned"
+    " memory is allocated and freed in each step"
+)
 _SLEEPS = re.compile(r"(?:clock_)?nanosleep|u?sleep\b")
 _LOADS = re.compile(r"first launches|Loading|Module|Library")
 _LOADING = (
@@ -264,7 +275,7 @@ def advice(
     program, calls = facts.program, facts.calls
     # Evaluations and checkpoints are rare by nature: their remedies are for that.
     host_code = IdleCause.HOST_CODE
-    is_rare = bool(_own(host_code, program, longest.get(host_code, "")))
+    is_rare = bool(_own(host_code, facts, longest.get(host_code, "")))
     once_only = {*facts.only_steps} - ({host_code} if is_rare else set())
     looks = [
         look_at(facts.only_steps[cause], because(cause, reads_pages=facts.reads_pages))
@@ -330,10 +341,18 @@ def page_advice() -> str:
             _ONCE.format(_LONGEST, _MAY_BE[IdleCause.WAITING]),
         ),
         IdleCause.ALLOCATION: (_KEEP_POOL,),
-        IdleCause.LAUNCH_BOUND: (remedies.DIRECTIVES, remedies.DATA_REGION),
+        IdleCause.LAUNCH_BOUND: (
+            _of_blocking(is_hip=False),
+            remedies.DIRECTIVES,
+            remedies.DATA_REGION,
+        ),
     }
     of_torch = {
-        IdleCause.ALLOCATION: (*_of_cache(each, recurs=True), *_of_cache(few, recurs=True)),
+        IdleCause.ALLOCATION: (
+            *_of_cache(each, recurs=True),
+            *_of_cache(few, recurs=True),
+            _PIN_ONCE,
+        ),
         IdleCause.DATA_LOADING: BY_LOADER[MULTI],
         IdleCause.HOST_CODE: tuple(chain.from_iterable(BY_PLACE.values())),
     }
@@ -356,6 +375,13 @@ def page_advice() -> str:
 _LONGEST = "in the longest gap"
 
 
+def _of_blocking(*, is_hip: bool) -> str:
+    return (
+        f"Unset {'HIP' if is_hip else 'CUDA'}_LAUNCH_BLOCKING, which debugging sets: each launch"
+        " waits until its kernel is over"
+    )
+
+
 def _of_cache(calls: CallCounts, *, recurs: bool) -> tuple[str, ...]:
     platform, malloc = ("HIP", "hipMalloc") if calls.is_hip else ("CUDA", "cudaMalloc")
     variable = f"PYTORCH_NO_{platform}_MEMORY_CACHING"
@@ -368,18 +394,27 @@ def _of_cache(calls: CallCounts, *, recurs: bool) -> tuple[str, ...]:
     )
 
 
-def _own(cause: IdleCause, program: Program, name: str) -> tuple[str, ...]:
+def _own(cause: IdleCause, facts: HostFacts, name: str) -> tuple[str, ...]:
     """Return what to do about what the host was in longest, if that has remedies of its own."""
+    program = facts.program
+    if cause is IdleCause.ALLOCATION:
+        return _of_allocation(facts, name)
+    if cause is IdleCause.LAUNCH_BOUND and facts.calls.launches_block:
+        return (_of_blocking(is_hip=facts.calls.is_hip),)
     if cause is IdleCause.DATA_LOADING and program.uses_dali:
         return _DALI
     if cause is IdleCause.WAITING and _SLEEPS.match(name):
         return (_OWN_SLEEP.format(name),)
-    if not program.is_pytorch:
-        is_from_pool = cause is IdleCause.ALLOCATION and _FROM_POOL.match(name)
-        return (_KEEP_POOL,) if is_from_pool else ()
-    if cause is IdleCause.DATA_LOADING:
+    if cause is IdleCause.DATA_LOADING and program.is_pytorch:
         return next((lines for loader, lines in BY_LOADER.items() if loader in name), ())
-    return BY_PLACE.get(kind_of(name), ()) if cause is IdleCause.HOST_CODE else ()
+    is_code = cause is IdleCause.HOST_CODE and program.is_pytorch
+    return BY_PLACE.get(kind_of(name), ()) if is_code else ()
+
+
+def _of_allocation(facts: HostFacts, name: str) -> tuple[str, ...]:
+    if not facts.program.is_pytorch:
+        return (_KEEP_POOL,) if _FROM_POOL.match(name) else ()
+    return (_PIN_ONCE,) if facts.num_steps > 1 and _PINNED.match(name) else ()
 
 
 def _remedies(cause: IdleCause, facts: HostFacts, name: str, once: str) -> tuple[str, ...]:
@@ -388,11 +423,11 @@ def _remedies(cause: IdleCause, facts: HostFacts, name: str, once: str) -> tuple
     `name`: what the host was in longest. `once`: where it was at once for most of the cause.
     """
     program, calls = facts.program, facts.calls
+    own = _own(cause, facts, name)
     if cause is IdleCause.ALLOCATION and program.is_pytorch:
-        return _of_cache(calls, recurs=facts.num_steps > 1)
+        return own or _of_cache(calls, recurs=facts.num_steps > 1)
     if cause is IdleCause.HOST_CODE and facts.reads_pages:
         return _PAGES
-    own = _own(cause, program, name)
     if once and not own:
         return (_ONCE.format(once, _MAY_BE[cause]),)
     if cause is IdleCause.QUEUED:
