@@ -209,10 +209,10 @@ def test_a_step_in_which_a_rank_waits_for_a_slow_one_is_not_said(
     usual |= {"step_ns": 9 * MS, "extra_ns": EXTRA}
     waits = SlowStep(number=4, cause="exposed_communication", cause_ns=EXTRA, **usual)
     other = SlowStep(number=number, cause=cause, cause_ns=cause_ms * MS, **usual)
-    said = [*slow_for_themselves([SlowSteps(0, (waits,)), SlowSteps(1, (other,))])]
+    said = [*slow_for_themselves([SlowSteps(0, (waits,)), SlowSteps(1, (other,))], [])]
     assert ((0, waits) in said) == is_said
     assert (1, other) in said
-    assert [*slow_for_themselves([SlowSteps(0, (other, waits))])] == [(0, other), (0, waits)]
+    assert [*slow_for_themselves([SlowSteps(0, (other, waits))], [])] == [(0, other), (0, waits)]
 
 
 def test_agreement_on_real_traces(real_trace: Path) -> None:

@@ -455,12 +455,25 @@ class SlowSteps(RankResult, frozen=True):
     steps: tuple[SlowStep, ...]
 
 
-def slow_for_themselves(slow: Iterable[SlowSteps]) -> Iterator[tuple[int, SlowStep]]:
-    """Yield slow steps with their ranks, without those in which a rank waits for another one.
+def slow_for_themselves(
+    slow: Iterable[SlowSteps], results: Iterable[BreakdownResult]
+) -> Iterator[tuple[int, SlowStep]]:
+    """Yield slow steps with their ranks, without those that other steps or ranks explain.
 
-    That one is as slow for a reason of its own, in the same step or in the one before.
+    Where steps become longer, one is slow that takes so many times those of the longer half. Where
+    a rank waits for another one, that one is as slow for a reason of its own, in the same step or
+    in the one before.
     """
-    found = [(of_rank.rank, step) for of_rank in slow for step in of_rank.steps]
+    trends = {result.rank: step_trend(result) for result in results}
+    usual_ns = {
+        rank: max(found.first_ns, found.second_ns) for rank, found in trends.items() if found
+    }
+    found = [
+        (of_rank.rank, step)
+        for of_rank in slow
+        for step in of_rank.steps
+        if step.step_ns > MIN_FACTOR * usual_ns.get(of_rank.rank, 0)
+    ]
     reasons: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for rank, step in found:
         if step.cause != _WAITING:

@@ -378,7 +378,7 @@ def slow_steps_section(analysis: RunResult) -> Section | None:
 def slow_steps_lines(analysis: RunResult) -> list[str]:
     """Return which steps are slow and why, in three lines at most, the costliest first."""
     groups: dict[tuple[str, str | None], _Group] = defaultdict(lambda: defaultdict(list))
-    for rank, step in slow_for_themselves(analysis.measured.slow_steps):
+    for rank, step in slow_for_themselves(analysis.measured.slow_steps, analysis.breakdown):
         groups[step.cause, step.label][rank].append(step)
     ordered = sorted(groups.items(), key=lambda item: -max(map(_extra_ns, item[1].values())))
     num = _MAX_LINES if len(ordered) <= _MAX_LINES else _MAX_LINES - 1

@@ -226,6 +226,17 @@ def that_changes(second_half: float, idle_us: int = 0) -> TraceBuilder:
     return trace
 
 
+def that_grows() -> TraceBuilder:
+    """Build 40 steps, each a twentieth of the first one longer than the one before."""
+    trace, at = TraceBuilder(), 0
+    for step in range(40):
+        for place in range(5):
+            end = at + (20 + step) * 100 * US
+            trace.kernel(at, end, f"gemm_{place}", launch=(at - 5 * US, at - 4 * US))
+            at = end
+    return trace
+
+
 def computing(idle_us: int = 0, **kernels_us: int) -> TraceBuilder:
     """Build 20 steps of these kernels, after which the GPU idles."""
     trace, at = TraceBuilder(), 0
@@ -274,6 +285,7 @@ PROGRAMS: dict[str, Callable[[], TraceBuilder]] = {
     "checkpoints in steps that count": lambda: with_rare_work("save_checkpoint"),
     "code of the host in steps that count": lambda: with_rare_work("upload"),
     "steps that become longer": lambda: that_changes(1.3),
+    "steps that grow, none of them slow": that_grows,
     "more idle time than steps become longer by": lambda: that_changes(1.3, 9_000),
     "steps that become shorter, as after a warm-up": lambda: that_changes(0.7),
     "steps that stay as they are": lambda: that_changes(1),

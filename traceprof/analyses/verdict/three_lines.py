@@ -225,7 +225,7 @@ def _rare(headline: Headline, analysis: RunResult) -> ThreeLines | None:
     named = _RARE_ACTIONS.keys() if is_known else RAN
     groups: dict[tuple[int, str, str | None], list[SlowStep]] = defaultdict(list)
     results = {result.rank: result for result in analysis.breakdown}
-    for rank, step in slow_for_themselves(analysis.measured.slow_steps):
+    for rank, step in slow_for_themselves(analysis.measured.slow_steps, analysis.breakdown):
         if results[rank].steps[step.index].use in uses or step.cause in named:
             groups[rank, step.cause, step.label].append(step)
     if headline.lengths is None or not groups:
