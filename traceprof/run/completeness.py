@@ -190,24 +190,16 @@ class _Stream(Record, frozen=True):
     begun_ns: Int64
     """When the first from each on began."""
 
-    def spans(self, called_ns: Int64) -> tuple[Int64, Int64]:
-        """When operations launched at some times can have run; empty after the last one."""
-        place = np.searchsorted(self.launched_ns, called_ns, side="right")
-        before = self.ended_ns[np.maximum(place - 1, 0)]
-        start = np.where(place > 0, np.maximum(before, called_ns), called_ns)
-        is_last = place == len(self.launched_ns)
-        end = self.begun_ns[np.minimum(place, len(self.launched_ns) - 1)]
-        return start, np.where(is_last, start, np.maximum(end, start))
+    def spans(self, called_ns: Int64, *, have_some: bool = False) -> tuple[Int64, Int64]:
+        """When operations launched at some times can have run; empty after the last one.
 
-    def around(self, called_ns: Int64) -> tuple[Int64, Int64]:
-        """Time from before the first to after the last operation around each of some launches."""
-        first = np.searchsorted(self.launched_ns, called_ns, side="left")
+        `have_some`: of these launches some operations are recorded, and lie inside the spans.
+        """
         stop = np.searchsorted(self.launched_ns, called_ns, side="right")
-        before = self.ended_ns[np.maximum(first - 1, 0)]
-        start = np.where(first > 0, np.maximum(before, called_ns), called_ns)
-        last = len(self.launched_ns) - 1
-        end = np.where(stop > last, self.ended_ns[-1], self.begun_ns[np.minimum(stop, last)])
-        return start, np.maximum(end, start)
+        first = np.searchsorted(self.launched_ns, called_ns) if have_some else stop
+        last_ns = self.ended_ns[-1] if have_some else -intervals.BEYOND_NS
+        start = np.maximum(np.append(-intervals.BEYOND_NS, self.ended_ns)[first], called_ns)
+        return start, np.maximum(np.append(self.begun_ns, last_ns)[stop], start)
 
 
 class _Missing(Rows, frozen=True):
@@ -248,10 +240,7 @@ class _Process:
         self.start_ns = calls.start_ns
         names = self.trace.api_names
         self.kind_of = {name: _kind(text) for name, text in names.items()}
-        self.devices = {
-            key.device: rank.operations if key.device == rank.device else operations
-            for key, operations in rank.operations_of_process
-        }
+        self.devices = {key.device: operations for key, operations in rank.operations_of_process}
         self.launched = [
             (
                 device,
@@ -535,7 +524,7 @@ class _Process:
         short = short.chosen(self.start_ns[short.call] < last_ns)
         called_ns = self.start_ns[short.call]
         worst = np.argsort(-short.share, kind="stable")[: ceil(short.share.sum())]
-        return short, [stream.around(called_ns) for stream in own], called_ns[worst]
+        return short, [stream.spans(called_ns, have_some=True) for stream in own], called_ns[worst]
 
     def _until_waited(self, called_ns: Int64) -> tuple[Int64, Int64]:
         """Time from each launch to the end of the next wait of the host for the GPU."""
@@ -556,10 +545,8 @@ def completeness_by_device(rank: _Recorded) -> Mapping[int, Completeness]:
     calls, reasons = rank.calls, tuple(rank.trace.losses)
     if rank.device is None:
         return {}
-    if calls is None or not len(calls):
-        return {rank.device: Completeness(Losses(reasons=reasons))}
-    process = _Process(rank, calls)
-    if not process.has_operation.any():  # ids join nothing: they tell of no loss
+    process = None if calls is None or not len(calls) else _Process(rank, calls)
+    if process is None or not process.has_operation.any():  # ids join nothing: they tell of no loss
         return {rank.device: Completeness(Losses(reasons=reasons))}
     missing = process.missing()
     collectives = process.without_kernel()

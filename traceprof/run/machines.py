@@ -88,6 +88,13 @@ class Cores(Record, frozen=True):
         return f"{num_ranks} rank{'s' if num_ranks != 1 else ''}{per_rank} on {cores}"
 
 
+class PeerLink(NamedTuple):
+    """The link between two GPUs."""
+
+    link: str  # `nvlink` or `pcie`
+    peak_gb_per_s: float | None  # in one direction; None if unknown
+
+
 class MachineLinks(Record, frozen=True):
     """The links between a machine's GPUs, and the cores of the job."""
 
@@ -105,16 +112,16 @@ class MachineLinks(Record, frozen=True):
         same = {(gpu.pcie_generation, gpu.pcie_width, gpu.num_nvlinks) for gpu in named}
         return named[0] if len(same) == 1 else None
 
-    def link(self, gpu: Gpu, peer: Gpu) -> tuple[str, float | None] | None:
-        """Return the link of two GPUs, `nvlink` or `pcie`, and its rate in one direction, GB/s."""
+    def link(self, gpu: Gpu, peer: Gpu) -> PeerLink | None:
+        """Return the link of two GPUs; None if unknown."""
         path = self._path(gpu, peer)
         bonded = NVLINK.match(path)
         if bonded:
             rate = gpu.nvlink_gb_per_s
-            return "nvlink", None if rate is None else int(bonded.group(1)) * rate
+            return PeerLink("nvlink", None if rate is None else int(bonded.group(1)) * rate)
         if path in _ON_PCIE:
             rates = [end.peaks.get("pcie") for end in (gpu, peer)]
-            return "pcie", None if None in rates else min(rate for rate in rates if rate)
+            return PeerLink("pcie", None if None in rates else min(rate for rate in rates if rate))
         return None
 
     @property
@@ -124,7 +131,7 @@ class MachineLinks(Record, frozen=True):
         links = [self.link(a, b) for a, b in pairs]
         if not links or None in links:
             return None
-        return all(link is not None and link[0] == "nvlink" for link in links)
+        return all(link is not None and link.link == "nvlink" for link in links)
 
     def _path(self, gpu: Gpu, peer: Gpu) -> str:
         if max(gpu.index, peer.index) >= len(self.paths):
@@ -170,13 +177,6 @@ def _place(bus: str) -> tuple[int, ...]:
     return numbers if len(numbers) == 4 else (0, *numbers)
 
 
-class PeerLink(NamedTuple):
-    """The link from a GPU to another one."""
-
-    link: str  # `nvlink` or `pcie`
-    peak_gb_per_s: float | None  # in one direction; None if unknown
-
-
 class KnownLinks(Record, frozen=True):
     """The known links of one rank's GPU; none if `doctor` did not run."""
 
@@ -210,5 +210,5 @@ def _peers(trace: Trace, machine: MachineLinks, key: RankKey, gpu: Gpu) -> dict[
         peer = None if gpu_id is None else machine.gpu(gpu_id, None)
         link = None if peer is None or peer == gpu else machine.link(gpu, peer)
         if link is not None:
-            peers[ordinal] = PeerLink(*link)
+            peers[ordinal] = link
     return peers

@@ -133,8 +133,9 @@ class Rank(RankInfo, frozen=True, eq=False):
     @property
     def operations_of_process(self) -> list[tuple[RankKey, RankOperations]]:
         """The GPU operations of its process on each device, by key."""
-        operations = self.trace.operations
-        return [(key, operations[key]) for key in self.process_cache.get(_keys_of_process, self)]
+        keys = self.process_cache.get(_keys_of_process, self)
+        own, others = self.operations, self.trace.operations
+        return [(key, own if key.device == self.device else others[key]) for key in keys]
 
     @property
     def moved_ns(self) -> int:
@@ -498,10 +499,7 @@ def _host_order(calls: ApiCalls | None) -> Int32:
 
 def _first_launch(rank: Rank) -> int | None:
     assert rank.calls is not None  # noqa: S101  (callers have checked)
-    devices = [
-        operations if key.device != rank.device else rank.operations
-        for key, operations in rank.operations_of_process
-    ]
+    devices = [operations for _, operations in rank.operations_of_process]
     first_ns = first_launch(
         devices,
         rank.kernel_names,
