@@ -32,7 +32,6 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host.thread_evidence import calls_of_kind, launches_of
 from traceprof.intervals import BEYOND_NS, Int64, Intervals, Mask
-from traceprof.run.host_clock import copies_to_pageable
 from traceprof.run.rank import Rank, Window
 from traceprof.structs import Record
 from traceprof.trace.columns import Rows
@@ -70,7 +69,8 @@ def synchronizing_calls(rank: Rank, calls: ApiCalls) -> Mask:
     when the copy is over, such as the read of four bytes in `loss.item()`.
     """
     synchronizes = rank.trace.calls_named(calls, waits_for_gpu)
-    reads = rank.launched_by[1][copies_to_pageable(rank)]
+    is_read = rank.operations.copies.destination_memory == MemoryKind.PAGEABLE
+    reads = rank.launched_by[1][is_read]
     synchronizes[reads[reads >= 0]] = True
     return synchronizes
 

@@ -189,12 +189,10 @@ def _operations(
     belongs to the next.
     """
     rows = np.flatnonzero(chosen)
-    start = ranges.start_ns
-    rows = rows[np.lexsort((~ranges.nests[rows], start[rows], ranges.text[rows]))]
-    text, nests = ranges.text[rows], ranges.nests[rows]
-    is_linked = (
-        (text[1:] == text[:-1]) & (nests[1:] != nests[:-1]) & (start[rows[1:]] <= end[rows[:-1]])
-    )
+    rows = rows[np.lexsort((~ranges.nests[rows], ranges.start_ns[rows], ranges.text[rows]))]
+    some, finish = ranges.chosen(rows), end[rows]
+    start, text, nests, kind = some.start_ns, some.text, some.nests, some.kind
+    is_linked = (text[1:] == text[:-1]) & (nests[1:] != nests[:-1]) & (start[1:] <= finish[:-1])
     is_linked = np.append(is_linked, False)  # to the next
     run_begins = np.insert(~is_linked[:-1], 0, True) if len(rows) else is_linked[:0]
     number = np.arange(len(rows))
@@ -202,26 +200,24 @@ def _operations(
     is_pair = is_linked & (place % 2 == 0)
     is_second = np.append(False, is_pair[:-1])[: len(rows)]
     first = np.flatnonzero(~is_second)
-    finish = end[rows]
     finish[is_pair] = np.maximum(finish[is_pair], finish[np.flatnonzero(is_pair) + 1])
-    ended = ranges.end_ns[rows] != OPEN_END
+    ended = some.end_ns != OPEN_END
     is_flight = ~nests & ended
-    flies, returns_early = _asynchronous(ranges, calls, set(ranges.kind[rows[is_flight]].tolist()))
+    flies, returns_early = _asynchronous(ranges, calls, set(kind[is_flight].tolist()))
     # Where flights are recorded, a call without one is synchronous, unless it came after the last
     # flight began: then its own may have been cut off by the capture's end.
-    is_early = start[rows] < start[rows[is_flight]].max(initial=0)
-    kind = ranges.kind[rows]
+    is_early = start < start[is_flight].max(initial=0)
     is_done = np.where(flies[kind], is_early, ~returns_early[kind])
     is_certain = (is_pair | ~nests | is_done) & ended
     is_certain &= ~is_pair | np.append(ended[1:], True)[: len(rows)]
-    order = first[np.argsort(start[rows[first]], kind="stable")]
+    order = first[np.argsort(start[first], kind="stable")]
     return CpuOperations(
-        start[rows[order]],
+        start[order],
         finish[order],
         is_certain[order],
-        ranges.kind[rows[order]],
-        ranges.text[rows[order]],
-        ranges.sequence[ranges.text[rows[order]]],
+        kind[order],
+        text[order],
+        ranges.sequence[text[order]],
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from traceprof.intervals import Int64, Mask
+from traceprof.intervals import Int64
 from traceprof.run.guard import optional
 from traceprof.run.rank import Rank
 from traceprof.trace.model.host import ApiCalls
@@ -139,10 +139,6 @@ def _late_ns(rank: Rank, calls: ApiCalls) -> int | None:
 def _since_read_ns(rank: Rank, calls: ApiCalls) -> Int64:
     """Time from the return of their call to the end of copies that the host reads, int64[n]."""
     copies, call = rank.operations.copies, rank.launched_by[1]
-    reads = np.flatnonzero(copies_to_pageable(rank) & (call >= 0))
+    is_read = copies.destination_memory == MemoryKind.PAGEABLE
+    reads = np.flatnonzero(is_read & (call >= 0))
     return copies.ends(reads) - calls.ends(call[reads])
-
-
-def copies_to_pageable(rank: Rank) -> Mask:
-    """Return which copies of a rank are to pageable memory of the host, bool[copies]."""
-    return rank.operations.copies.destination_memory == MemoryKind.PAGEABLE

@@ -314,11 +314,10 @@ def matching(
     numbers = distinct_values(ranges.name).tolist()
     name_of = {number: name_until(ranges.names[number], until) for number in numbers}
     numbers = [number for number, name in name_of.items() if pattern.search(name) is not None]
-    rows = np.flatnonzero(is_in(ranges.name, numbers))
-    rows = rows[np.lexsort((ranges.end_ns[rows], ranges.start_ns[rows]))]
-    thread, name = ranges.thread[rows], np.searchsorted(numbers, ranges.name[rows])
-    names = [name_of[number] for number in numbers]
-    return NamedRanges(ranges.start_ns[rows], ranges.end_ns[rows], name, thread, thread, names)
+    found = ranges.chosen(is_in(ranges.name, numbers))
+    found = found.chosen(np.lexsort((found.end_ns, found.start_ns)))
+    name, names = np.searchsorted(numbers, found.name), [name_of[number] for number in numbers]
+    return NamedRanges(found.start_ns, found.end_ns, name, found.thread, found.thread, names)
 
 
 def read_annotations(content: Content) -> RangeTable:
@@ -504,19 +503,15 @@ def read_labels(ranges: RangeTable) -> LabelRanges | None:
         for number, label in label_of.items()
         if label.operation in _PLAIN or _LABEL.fullmatch(label.operation)
     ]
-    rows = np.flatnonzero(is_in(ranges.name, [*calls, *others]))
-    if not len(rows):
+    found = ranges.chosen(is_in(ranges.name, [*calls, *others]))
+    if not len(found):
         return None
-    is_call = is_in(ranges.name[rows], calls)
-    order = np.lexsort((-ranges.end_ns[rows], ranges.start_ns[rows], ranges.thread[rows]))
-    rows, is_call = rows[order], is_call[order]
-    names = [ranges.names[number] for number in ranges.name[rows].tolist()]
-    buckets = [labels.parse(name).operation == labels.BUCKET for name in names]
-    nests = ~np.array(buckets, np.bool_)
+    found = found.chosen(np.lexsort((-found.end_ns, found.start_ns, found.thread)))
+    buckets = [number for number in others if label_of[number].operation == labels.BUCKET]
+    nests = ~is_in(found.name, buckets)
     # An operation in flight has the text of its call, and begins with it.
-    same = (ranges.name[rows][1:] == ranges.name[rows][:-1]) & is_call[1:]
-    same &= (ranges.thread[rows][1:] == ranges.thread[rows][:-1]) & (
-        ranges.start_ns[rows][1:] <= ranges.end_ns[rows][:-1]
-    )
+    same = (found.name[1:] == found.name[:-1]) & is_in(found.name[1:], calls)
+    same &= (found.thread[1:] == found.thread[:-1]) & (found.start_ns[1:] <= found.end_ns[:-1])
     nests[:-1] &= ~same
-    return labelled(ranges.start_ns[rows], ranges.end_ns[rows], ranges.thread[rows], nests, names)
+    names = [found.names[number] for number in found.name.tolist()]
+    return labelled(found.start_ns, found.end_ns, found.thread, nests, names)
