@@ -32,16 +32,7 @@ from traceprof.run.rank import Rank, Window
 from traceprof.run.summary import FailedReport
 
 
-@pytest.fixture
-def _can_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have workers made although other tests leave threads behind."""
-    if sys.platform != "linux":
-        pytest.skip("no workers elsewhere")
-    monkeypatch.setattr(workers, "can_fork", lambda: True)
-    monkeypatch.setattr(many_reports, "can_fork", lambda: True)
-
-
-@pytest.mark.usefixtures("_can_fork")
+@pytest.mark.usefixtures("can_fork")
 def test_processes_find_what_one_finds(reports: list[Path], tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.sqlite"
     damaged.write_bytes(b"SQLite format 3\0 and no more")
@@ -55,7 +46,7 @@ def test_processes_find_what_one_finds(reports: list[Path], tmp_path: Path) -> N
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("_can_fork")
+@pytest.mark.usefixtures("can_fork")
 def test_real_runs_find_the_same(traces: Path) -> None:
     for name in ("rtx3090x9_3nodes_tree", "jacobi_mpi"):
         paths = sorted((traces / name).glob("*.sqlite"))
@@ -63,7 +54,7 @@ def test_real_runs_find_the_same(traces: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("_can_fork")
+@pytest.mark.usefixtures("can_fork")
 def test_processes_that_are_left_over_share_ranks(
     reports: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -87,7 +78,7 @@ def test_processes_that_are_left_over_share_ranks(
         assert str(os.getpid()) not in pids
 
 
-@pytest.mark.usefixtures("_can_fork")
+@pytest.mark.usefixtures("can_fork")
 def test_a_mistake_in_the_options_ends_it_all(reports: list[Path]) -> None:
     before = child_pids()
     with pytest.raises(UsageError, match="both steps and a time range"):
@@ -95,7 +86,7 @@ def test_a_mistake_in_the_options_ends_it_all(reports: list[Path]) -> None:
     assert child_pids() == before
 
 
-@pytest.mark.usefixtures("_can_fork")
+@pytest.mark.usefixtures("can_fork")
 @pytest.mark.parametrize("num_deaths", [1, 2])
 def test_a_report_that_ends_its_process_is_tried_again_and_then_left_out(
     reports: list[Path], num_deaths: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -171,7 +162,7 @@ def _names_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many_reports, "measure_file", failed)
 
 
-@pytest.mark.usefixtures("_can_fork", "_names_of_processes")
+@pytest.mark.usefixtures("can_fork", "_names_of_processes")
 def test_a_process_measures_one_report_after_the_other() -> None:
     path = Path("never read")
     tasks = [Task(path, path, Options())] * 6
@@ -182,7 +173,7 @@ def test_a_process_measures_one_report_after_the_other() -> None:
     assert str(os.getpid()) not in processes
 
 
-@pytest.mark.usefixtures("_can_fork", "_names_of_processes")
+@pytest.mark.usefixtures("can_fork", "_names_of_processes")
 @pytest.mark.parametrize(
     ("jobs", "num_reports", "num_bytes", "is_here"),
     [

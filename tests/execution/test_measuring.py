@@ -229,6 +229,7 @@ def test_steps_are_asked_of_the_whole_run(tmp_path: Path) -> None:
     assert isinstance(measure_file(Task(Path("x"), tmp_path / "x", Options())), FailedReport)
 
 
+@pytest.mark.usefixtures("can_fork")
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_a_measured_report_is_let_go_of_at_once(
     num_processes: int, monkeypatch: pytest.MonkeyPatch
@@ -243,7 +244,6 @@ def test_a_measured_report_is_let_go_of_at_once(
 
     monkeypatch.setattr(measuring, "open_trace", open_and_watch)
     monkeypatch.setattr(workers, "MIN_OPERATIONS_OF_A_PROCESS", 1)
-    monkeypatch.setattr(workers, "can_fork", lambda: True)  # although tests leave threads behind
     gc.disable()
     try:
         measure_file(Task(SAMPLE, SAMPLE, Options()), num_processes)

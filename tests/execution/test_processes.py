@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,24 +11,17 @@ import pytest
 from sample_traces.simulator.ddp import simulate_ddp
 from tests.support.selection import long_after
 from tests.support.workers import RowCount, is_running, until
-from traceprof import analysis
 from traceprof.analysis import Analysis, analyze, analyze_in_worker
 from traceprof.errors import TraceFormatError, UsageError
 from traceprof.execution import measuring, workers
 from traceprof.progress import Progress
 from traceprof.reports import json
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("can_fork")]
 
 
 @pytest.fixture(autouse=True)
 def _always_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have workers made although other tests leave threads behind and reports are small."""
-    monkeypatch.setattr(workers, "can_fork", lambda: True)
-    monkeypatch.setattr(analysis, "can_fork", lambda: True)
     monkeypatch.setattr(workers, "MIN_OPERATIONS_OF_A_PROCESS", 1)
 
 

@@ -18,16 +18,10 @@ from tests.support.selection import known, long_after
 from tests.support.workers import child_pids, is_running, until
 from traceprof.execution import workers as w
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no workers elsewhere")
+pytestmark = pytest.mark.usefixtures("can_fork")
 
 HERE = os.getpid()
 CAN_FORK = w.can_fork
-
-
-@pytest.fixture(autouse=True)
-def _can_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have workers made although other tests leave threads behind."""
-    monkeypatch.setattr(w, "can_fork", lambda: True)
 
 
 def mapped(
