@@ -123,15 +123,10 @@ class IdleCauses(Record, frozen=True):
     # time without a cause, since an operation that was not recorded may have run
     lost: Intervals = intervals.empty()
 
-    @property
-    def turnaround(self) -> Intervals:
-        """GPU overhead between an operation and the next one that was queued already."""
-        return self._turnaround(slice(None))
-
     def of(self, cause: IdleCause) -> Intervals:
         """Return the idle time of a cause."""
         if cause is IdleCause.TURNAROUND:
-            return self.turnaround
+            return self._turnaround(slice(None))
         return self.by_cause.get(cause, intervals.empty())
 
     @property
@@ -147,10 +142,9 @@ class IdleCauses(Record, frozen=True):
         first = int(np.searchsorted(gaps.end_ns, low, side="right"))
         stop = int(np.searchsorted(gaps.start_ns, high, side="left"))
         by_cause = {**self.by_cause, IdleCause.TURNAROUND: self._turnaround(slice(first, stop))}
-        nothing = intervals.empty()
-        return {
-            cause: intervals.clip(by_cause.get(cause, nothing), low, high).measure_ns
-            for cause in IdleCause
+        times = dict.fromkeys(IdleCause, 0)
+        return times | {
+            cause: intervals.clip(idle, low, high).measure_ns for cause, idle in by_cause.items()
         }
 
     def host_code_before_pages_ns(self, window: Window) -> int:
@@ -173,6 +167,7 @@ class IdleCauses(Record, frozen=True):
         return int(self.sync.within(window).sum()) - int(left.within(window).sum())
 
     def _turnaround(self, some: slice) -> Intervals:
+        """GPU overhead between an operation and the next one, which was queued already."""
         is_queued = self.gaps.is_queued[some]
         start = self.gaps.gaps.start_ns[some].compress(is_queued)
         end = self.gaps.gaps.end_ns[some].compress(is_queued)
@@ -336,8 +331,8 @@ class _ThreadPair:
         """
         threads = self._threads
         pieces, left = self._of_layers(gaps)
-        asleep = intervals.intersect(left, threads[0].sleep.asleep)
-        for thread in threads[1:]:
+        asleep = left
+        for thread in threads:
             asleep = intervals.intersect(asleep, thread.sleep.asleep)
         asleep = intervals.subtract(asleep, self._calls_within(asleep))
         left = intervals.subtract(left, asleep)
