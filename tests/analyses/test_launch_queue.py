@@ -17,11 +17,10 @@ from tests.support.claims import only_finding, results_of
 from tests.support.databases import change
 from tests.support.kept_claims import Kept
 from tests.support.selection import long_after
-from tests.support.traces import GPU_SAMPLES, ranks_of
+from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import launch_queue
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.host.launch_stalls import launch_queue as queue_of
 from traceprof.run.opening import Window
 
 # Those whose queue is full, and a few of the others; all with `make verify`.
@@ -275,18 +274,6 @@ def test_what_was_queued_when_the_capture_began(tmp_path: Path) -> None:
         len(stalls),
     )
     assert finding.metrics["coverage"] == 400 / (CAP + 400)
-
-
-def test_the_series_begins_with_what_was_queued(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(50, 60, launch=False).kernel(60, 70, launch=False)
-    path = builder.kernel(80, 90, launch=(10, 20)).write(tmp_path)
-    (answer,) = assert_agreement(path, (0, 100))
-    assert answer.series == [(19, 2), (20, 3), (60, 2), (70, 1), (90, 0)]
-    with ranks_of(path) as (rank,):
-        queue = queue_of(rank)
-        windows = [(0, 18), (0, 19), (0, 20), (20, 20), (59, 60), (60, 69), (70, 99), (90, 99)]
-        deepest = [int(queue.series_within(*one)[1].max(initial=0)) for one in windows]
-        assert deepest == [0, 2, 3, 3, 3, 2, 1, 0]
 
 
 def test_pages_alone_were_never_queued(tmp_path: Path) -> None:

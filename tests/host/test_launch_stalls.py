@@ -2,12 +2,21 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.support.builders import TraceBuilder
 from tests.support.selection import as_rows
 from tests.support.traces import ranks_of
-from traceprof.host.launch_stalls import Stalls, find_stalls, late_launches
+from traceprof import intervals
+from traceprof.host.launch_stalls import (
+    Holder,
+    Stalls,
+    find_stalls,
+    late_launches,
+    launch_queue,
+    queue_holders,
+)
 
 KERNEL_NS, GAP_NS, AFTER_NS = 100_000, 1_000, 4_000
 
@@ -85,3 +94,38 @@ def test_what_starts_soon_after_its_launch_was_late_by_stalls(
         stalled_ns = int((stalls.end_ns - stalls.start_ns).sum())
     assert late.late_ns.tolist() == ([stalled_ns] if is_late else [])
     assert late.stream.tolist() == ([20] if is_late else [])
+
+
+@pytest.mark.parametrize(("num_others", "is_stall"), [(15, True), (16, False)])
+def test_a_call_during_which_many_operations_end_waits_for_something_else(
+    num_others: int, is_stall: bool, tmp_path: Path
+) -> None:
+    builder, blocked, _ = filled(10)
+    for called, _ in blocked:
+        for number in range(num_others):
+            at = called + 1_000 * (number + 1)
+            builder.kernel(at, at + 500, stream=9, launch=False, correlation=0)
+    assert len(stalls_of(builder, tmp_path)) == len(blocked) * is_stall
+
+
+def test_the_series_begins_with_what_was_queued(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(50, 60, launch=False).kernel(60, 70, launch=False)
+    with ranks_of(builder.kernel(80, 90, launch=(10, 20)).write(tmp_path)) as (rank,):
+        queue = launch_queue(rank)
+        assert as_rows(*queue.series) == [(19, 2), (20, 3), (60, 2), (70, 1), (90, 0)]
+        windows = [(0, 18), (0, 19), (0, 20), (20, 20), (59, 60), (60, 69), (70, 99), (90, 99)]
+        deepest = [int(queue.series_within(*one)[1].max(initial=0)) for one in windows]
+        assert deepest == [0, 2, 3, 3, 3, 2, 1, 0]
+
+
+def test_what_ran_while_launches_were_blocked(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 60, "gemm").kernel(70, 90, "gemm").kernel(40, 55, "sum")
+    builder.memcpy(10, 20, "HtoD").memcpy(58, 100, "DtoH", stream=9)
+    with ranks_of(builder.write(tmp_path)) as (rank,):
+        blocked = intervals.union(np.array([20, 50]), np.array([30, 80]))
+        assert queue_holders(rank, blocked) == (
+            Holder("gemm", 10 + 10 + 10),
+            Holder("Device-to-Host copy", 22),
+            Holder("sum", 5),
+        )
+        assert queue_holders(rank, intervals.empty()) == ()
