@@ -14,8 +14,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from weakref import finalize
 
+from dash import html
 from dash.development.base_component import Component
 
+from dashboards import shell
 from dashboards.address import Address
 from dashboards.pages import compare, query, what_if
 from dashboards.pages.query import EXAMPLES
@@ -49,6 +51,20 @@ def _chosen(module: Page, analysis: Analysis) -> list[str]:
     first, last = (analysis.result.breakdown[1].steps[at].measures for at in (1, 2))
     chosen: dict[str, Any] = {"start_ns": first.window_start_ns, "end_ns": last.window_end_ns}
     return _lines(_page(View(analysis, Address(module.PATH, rank=(1,), **chosen))))
+
+
+def _bar(analysis: Analysis) -> list[str]:
+    """Return the bar above all pages, with nothing and with a time chosen."""
+    step = analysis.result.breakdown[0].steps[1].measures
+    end: dict[str, Any] = {"start_ns": step.window_start_ns, "end_ns": step.window_end_ns}
+    addresses = (Address(), Address("/steps", (1,), **end), Address("/timeline", end_ns=5))
+    pages = [(page.PATH, page.TITLE) for page in PAGES]
+    bars = [
+        html.P([*shell.menu(pages, address), *shell.time(View(analysis, address))])
+        for address in addresses
+    ]
+    reading = shell.shell(is_ready=False, has_scope=False)
+    return _lines([shell.shell(is_ready=True), reading, *bars])
 
 
 def _what_if(analysis: Analysis) -> list[str]:
@@ -142,6 +158,7 @@ def _paths(asked: _Asked) -> None:
 SECTIONS: dict[str, Callable[[Analysis], list[str]]] = {
     **{page.TITLE: partial(_page_of, page) for page in PAGES},
     **{f"{page.TITLE} of two steps of a rank": partial(_chosen, page) for page in PAGES},
+    "Bar": _bar,
     what_if.TITLE: _what_if,
     compare.TITLE: _compare,
     query.TITLE: _query,
@@ -163,8 +180,8 @@ _SIMULATED: dict[str, Callable[[Path], object]] = {
     ),
 }
 OF_SAMPLES = {
-    "ddp": (*_ALL, "Query", "Rows", "Tiles", "Events", "Search", "Critical path"),
-    "gloo": (*_ALL, "Launch queue", "What if"),
+    "ddp": ("Bar", *_ALL, "Query", "Rows", "Tiles", "Events", "Search", "Critical path"),
+    "gloo": (*_ALL, "Launch queue", "What if", "Rows"),
     "mpi-wait": _ALL,
     "uneven-clock": (*_ALL, *(f"{title} of two steps of a rank" for title in _CHOSEN)),
     "launch-queue-stall": ("Overview", "Steps", "NCCL", "Launch queue", "Ranks"),
@@ -291,8 +308,9 @@ def _timeline(child: Any) -> list[str]:
 
 def _own(child: Component) -> list[str]:
     """Return what a field of a form holds."""
-    fields = ("options", "value", "placeholder")
-    return [f"{key}: {_value(getattr(child, key))}" for key in fields if hasattr(child, key)]
+    fields = [key for key in ("options", "value", "placeholder") if hasattr(child, key)]
+    fields += ["hidden"] if getattr(child, "hidden", False) else []
+    return [f"{key}: {_value(getattr(child, key))}" for key in fields]
 
 
 def _indented(lines: Iterable[str]) -> list[str]:

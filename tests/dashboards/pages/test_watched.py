@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from dashboards import shell
 from dashboards.pages import watched
 from dashboards.server.app import create_app
 from dashboards.server.serving import DashboardServer
@@ -54,12 +53,6 @@ def test_without_a_line_the_page_says_so_and_a_calm_run_too(tmp_path: Path) -> N
     empty.write_text("")
     client = create_app(None, watched=empty).server.test_client()
     assert client.get("/").status_code == 200
-    (choose,) = (
-        one
-        for one in named(shell.shell(is_ready=True, has_scope=False), "Div")
-        if getattr(one, "id", "") == "choose"
-    )
-    assert choose.hidden
 
 
 @pytest.mark.parametrize("arguments", [[], ["report.sqlite", "--watch", __file__]])
