@@ -127,7 +127,8 @@ class RankReference:
                 at_once = at_once and all(inner.end <= call.end for inner in between)
                 number -= at_once and "emcpy" in call.name and after.name.endswith("Synchronize")
         blocked = sum(end - start for span in spans.values() for start, end in union(span))
-        api = min(spent, key=lambda name: (-spent[name], name), default=None)
+        took_time = filter(spent.get, spent)
+        api = min(took_time, key=lambda name: (-spent[name], name), default=None)
         return number, blocked, api
 
     def per_step(self, window: Span, steady: list[Span]) -> int | None:
