@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -367,53 +368,37 @@ def read_calls(content: Content, ranges: Sequence[CallRange]) -> list[CallRange]
     Calls inside `ranges`, those of `instrument`, are the same.
     """
     operators = call_rows(content, Kind.OPERATOR)
-    named = [
-        (start, end, thread, operation, _fields(event.args, operation))
+    calls = [
+        CallRange(start, end, thread, operation, _fields(event.args, operation))
         for start, end, thread, event in operators
         if (operation := operation_named(event.args.collective or "")) is not None
     ]
-    calls = [CallRange(*call) for call in named]
-    unnamed = [row for row in operators if row[3].args.collective is None]
-    around = {thread: _Spans(thread, unnamed) for thread in {row[2] for row in unnamed}}
-    inside = {thread: _Spans(thread, named) for thread in {row[2] for row in named}}
+    unnamed = _Spans(row for row in operators if row[3].args.collective is None)
+    named = _Spans(calls)
     for start, end, thread, event in call_rows(content, Kind.ANNOTATION):
         match = table.ANNOTATION.fullmatch(event.name)
         operation = match and operation_named(match[1])
-        if not operation or (thread in inside and inside[thread].around(start, end)):
+        if not operation or named.around(start, end, thread):
             continue
-        span = (around[thread].around(start, end) if thread in around else None) or (start, end)
+        span = unnamed.around(start, end, thread) or (start, end)
         fields = Fields(bytes=bytes_of_shapes(event.args, operation))
         calls.append(CallRange(*span, thread, operation, fields))
-    sized = [(call.start, call.end, call.thread) for call in ranges if call.fields.bytes >= 0]
-    of_labels = {thread: _Spans(thread, sized) for *_, thread in sized}
-    calls = [
-        call
-        for call in calls
-        if call.thread not in of_labels or not of_labels[call.thread].around(call.start, call.end)
-    ]
-    calls += ranges
-    calls.sort(key=lambda call: (call.thread, call.start, -call.end))
-    return [
-        # NCCL's barrier is an all-reduce.
-        call._replace(operation="AllReduce") if call.operation == BARRIER else call
-        for call in calls
-    ]
+    sized = _Spans(call for call in ranges if call.fields.bytes >= 0)
+    calls = [call for call in calls if not sized.around(call.start, call.end, call.thread)]
+    return sorted([*calls, *ranges], key=lambda call: (call.thread, call.start, -call.end))
 
 
 class _Spans:
-    """Spans of one thread that do not overlap, to find the one around another span."""
+    """Spans that do not overlap on their thread, to find the one around another span."""
 
-    def __init__(self, thread: int, rows: list[Any]) -> None:
-        spans = sorted((row[0], row[1]) for row in rows if row[2] == thread)
-        self._start = np.array([start for start, _ in spans], np.int64)
-        self._end = np.array([end for _, end in spans], np.int64)
+    def __init__(self, rows: Iterable[Sequence[Any]]) -> None:
+        self._spans = sorted((thread, start, end) for start, end, thread, *_ in rows)
 
-    def around(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the span around another; None if there is none."""
-        place = int(np.searchsorted(self._start, start, side="right")) - 1
-        if place < 0 or self._end[place] < end:
-            return None
-        return int(self._start[place]), int(self._end[place])
+    def around(self, start: int, end: int, thread: int) -> tuple[int, int] | None:
+        """Return the span of a thread around another; None if there is none."""
+        place = bisect_right(self._spans, (thread, start, OPEN_END)) - 1
+        owner, begin, stop = self._spans[place] if place >= 0 else (None, 0, 0)
+        return (begin, stop) if owner == thread and stop >= end else None
 
 
 def call_rows(content: Content, kind: Kind) -> list[tuple[int, int, int, AnyEvent]]:

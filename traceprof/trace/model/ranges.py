@@ -14,6 +14,7 @@ from traceprof import labels
 from traceprof.intervals import NO_NUMBERS, Int64
 from traceprof.labels import Label
 from traceprof.trace.columns import Rows
+from traceprof.trace.grouping import is_in
 from traceprof.trace.model.communication_calls import (
     BARRIER,
     OPERATIONS,
@@ -156,27 +157,23 @@ class CallRange(NamedTuple):
     start: int  # in ns
     end: int  # in ns; the largest int64 if still open at the capture's end
     thread: int  # of the call
-    operation: str  # one of `OPERATIONS`
+    operation: str  # one of `OPERATIONS`, or `Barrier`
     fields: Fields  # known facts
 
 
 def labelled_calls(ranges: LabelRanges) -> list[CallRange]:
     """Return the pushed ranges that are labels of communication calls, in their order."""
-    kinds = [read_call(label) for label in ranges.kinds]
-    is_call = np.array([call is not None for call in kinds], np.bool_)
-    chosen = np.flatnonzero(ranges.nests & is_call[ranges.kind])
-    columns = (ranges.start_ns, ranges.end_ns, ranges.thread, ranges.text)
-    call_ranges = []
-    for start, end, thread, text in zip(
-        *(column[chosen].tolist() for column in columns), strict=True
-    ):
-        name = ranges.texts[text]
-        call = read_call(labels.parse(name))  # with its sequence number, which the kinds lack
-        if call is not None:
-            # NCCL's barrier is an all-reduce.
-            operation = "AllReduce" if call.operation == BARRIER else call.operation
-            call_ranges.append(CallRange(start, end, thread, operation, call.fields))
-    return call_ranges
+    calls = {
+        number: call
+        for number, text in enumerate(ranges.texts)
+        if (call := read_call(labels.parse(text))) is not None
+    }
+    found = ranges.chosen(ranges.nests & is_in(ranges.text, [*calls]))
+    columns = (found.start_ns, found.end_ns, found.thread, found.text)
+    return [
+        CallRange(start, end, thread, calls[text].operation, calls[text].fields)
+        for start, end, thread, text in zip(*(of.tolist() for of in columns), strict=True)
+    ]
 
 
 def nested_calls(ranges: Sequence[CallRange]) -> CommunicationCalls:
@@ -203,6 +200,8 @@ def nested_calls(ranges: Sequence[CallRange]) -> CommunicationCalls:
         for number, (call, calls) in enumerate(zip(ranges, inside, strict=True))
     ]
     fields = [call.fields for call in ranges]
+    # NCCL's barrier is an all-reduce.
+    kinds = ["AllReduce" if call.operation == BARRIER else call.operation for call in ranges]
     names = [*dict.fromkeys(of.communicator for of in fields if of.communicator)]
 
     def column(values: Iterable[int]) -> Int64:
@@ -215,7 +214,7 @@ def nested_calls(ranges: Sequence[CallRange]) -> CommunicationCalls:
         start_ns=start,
         end_ns=end,
         thread=thread,
-        operation=column(OPERATIONS.index(call.operation) for call in ranges),
+        operation=column(map(OPERATIONS.index, kinds)),
         bytes=column(of.bytes for of in fields),
         communicator=column(
             names.index(of.communicator) if of.communicator else UNKNOWN for of in fields
