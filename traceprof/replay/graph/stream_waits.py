@@ -77,37 +77,28 @@ def event_waits(process: Recorded) -> EventWaits | None:
     only = int(devices[ranks[0][0]]) if len(ranks) == 1 else None
     recorded = _asked_at(records, process, only, records.correlation >= 0)
     rows = first.trace.synchronizations(first.process)
-    waits = None
+    waits = Events(*[NO_NUMBERS] * 4)
     if rows is not None:
-        chosen = (rows.kind == SynchronizationKind.STREAM_FOR_EVENT) & (rows.stream != NULL)
-        waits = _asked_at(rows, process, only, chosen & (rows.event != NULL))
-    of_work = _joined(devices[work.rank], work.stream)
-    sides = [of_work, _joined(recorded.device, recorded.stream)]
-    if waits is not None:
-        sides.append(_joined(waits.device, waits.stream))
-    streams, numbers = np.unique(np.concatenate(sides), return_inverse=True)
-    numbers = numbers.reshape(-1)
-    of_work, of_record = numbers[: len(of_work)], numbers[len(of_work) :][: len(recorded.place)]
+        waits = _asked_at(rows, process, only, rows.kind == SynchronizationKind.STREAM_FOR_EVENT)
+    sides = [_joined(side.device, side.stream) for side in (recorded, waits)]
+    sides.append(_joined(devices[work.rank], work.stream))
+    streams = distinct_values(np.concatenate(sides))
+    of_record, of_wait, of_work = (np.searchsorted(streams, side) for side in sides)
     span = len(calls) + 2
     # What was launched before the capture began comes before everything in it.
-    in_time = process.launched_at + 1
-    key = of_work * span + in_time
+    key = of_work * span + process.launched_at + 1
     order = np.argsort(key, kind="stable")
-    wait_key = chain = place = NO_NUMBERS
-    if waits is not None:
-        of_wait = numbers[len(sides[0]) + len(sides[1]) :]
-        record = last_record(recorded, waits.event, waits.device, waits.place)
-        known = record >= 0
-        by_key = np.argsort((of_wait * span + waits.place)[known], kind="stable")
-        wait_key = (of_wait * span + waits.place)[known][by_key]
-        chain, place = of_record[record[known]][by_key], recorded.place[record[known]][by_key]
+    record = last_record(recorded, waits.event, waits.device, waits.place)
+    known = record >= 0
+    wait_key, record = (of_wait * span + waits.place)[known], record[known]
+    by_key = np.argsort(wait_key, kind="stable")
     return EventWaits(
         operation=order,
         key=key[order],
         span=span,
-        wait_key=wait_key,
-        record_chain=chain,
-        record_place=place,
+        wait_key=wait_key[by_key],
+        record_chain=of_record[record[by_key]],
+        record_place=recorded.place[record[by_key]],
         streams=streams,
         devices=distinct_values(devices[[index for index, _ in ranks]]),
         records=recorded,
