@@ -160,6 +160,18 @@ def test_parts_of_a_slow_rank_may_be_as_fast_as_its_peers(
     assert least <= excess.alike_fraction <= most
 
 
+def test_kernels_that_are_no_products_tell_of_no_clock() -> None:
+    """Those of one rank are slower by much in half of the step: its memory may be."""
+    rng = np.random.default_rng(5)
+    names = np.arange(ALL) % 7
+    factors = np.ones((4, 12, ALL))
+    factors[2, :, (names < 4) & (np.arange(ALL) >= 20)] += 2
+    ranks = slowed(noisy(rng, 4, 12, ALL, 4), factors)
+    kinds = ("elementwise",) * 4 + ("matmul",) * 3
+    (excess,) = work([replace(rank, categories=kinds) for rank in ranks]).excesses
+    assert (excess.member, excess.is_constant, excess.alike_fraction) == (2, True, 0)
+
+
 def test_ranks_that_share_a_gpu_are_peers_only_if_they_reduce_together() -> None:
     ranks = planted(np.random.default_rng(5), "constant", 0.6, (2, 12))
     for groups, named in (((), []), ([((0, 1), 2)], [1])):

@@ -613,15 +613,21 @@ def _of_rank(own: _Table, column: int, length_ns: Float64, name: int | None = No
 def _alike_fraction(own: _Table, column: int) -> float:
     """Return the share of products in parts of the step where they hardly take longer, or 0.
 
-    Of few steps, parts may be all before a clock fell.
+    Of few steps, parts may be all before a clock fell. Where other kernels make most of the excess,
+    products tell nothing.
     """
     if len(own.steps) < MIN_STEPS:
         return 0.0
-    mine = own.products_ns[:, column]
-    others = np.delete(own.products_ns, column, axis=1).mean(axis=1)
-    slower = mine.sum() / max(others.sum(), 1.0) - 1
-    is_alike = mine <= (1 + _LITTLE_SLOWER * slower) * others
-    return float(mine[is_alike].sum() / max(mine.sum(), 1.0)) if slower > 0 else 0.0
+    mine, others, all_mine, all_others = (
+        some
+        for length_ns in (own.products_ns, own.total_ns)
+        for some in (length_ns[:, column], np.delete(length_ns, column, axis=1).mean(axis=1))
+    )
+    beyond = mine.sum() - others.sum()
+    if beyond <= _MOSTLY * (all_mine.sum() - all_others.sum()):
+        return 0.0
+    is_alike = mine <= others * (1 + _LITTLE_SLOWER * beyond / max(others.sum(), 1.0))
+    return float(mine[is_alike].sum() / mine.sum())
 
 
 def _changing(own: _Table) -> Excess | None:
