@@ -31,11 +31,18 @@ def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
 
     By severity, which is the cost, then by the gain that is expected. A cause that explains at
     least two fifths of what another finding costs stands before it, at the better of their two
-    places: they are one action.
+    places: they are one action. Where a rank is late, what a step gains by others beyond their cost
+    is mostly that this rank is late no more.
     """
+    findings = [*findings]
+    is_late = any(finding.id == "straggler" for finding in findings)
+
+    def key(finding: Finding) -> tuple[object, ...]:
+        is_capped = is_late and finding.id != "straggler"
+        return _key(finding, step_ns, finding.impact_fraction * step_ns if is_capped else None)
 
     def by_cost(finding: Finding) -> tuple[object, ...]:
-        return -finding.severity.level, -finding.impact_ns, _key(finding, step_ns)
+        return -finding.severity.level, -finding.impact_ns, key(finding)
 
     groups = {group[0].id: sorted(group, key=by_cost) for group in by_id(findings)}
     symptom_of = symptoms(groups, step_ns)
@@ -47,7 +54,7 @@ def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
         return chain
 
     chains = {id_: action(id_) for id_ in groups}
-    keys = {id_: min(_key(one, step_ns) for one in group) for id_, group in groups.items()}
+    keys = {id_: min(map(key, group)) for id_, group in groups.items()}
     first = {
         root: min(keys[id_] for id_, chain in chains.items() if chain[-1] == root)
         for root in {chain[-1] for chain in chains.values()}
@@ -107,10 +114,11 @@ def as_parts(findings: Iterable[Finding], wholes: Iterable[Finding]) -> list[Fin
     return marked
 
 
-def _key(finding: Finding, step_ns: int) -> tuple[object, ...]:
+def _key(finding: Finding, step_ns: int, most_ns: float | None) -> tuple[object, ...]:
+    expected = expected_ns(finding, step_ns)
     return (
         -finding.severity.level,
-        -expected_ns(finding, step_ns),
+        -(expected if most_ns is None else min(expected, most_ns)),
         -finding.impact_ns,
         finding.id,
         finding.rank,
