@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType
 from msgspec.structs import FieldInfo, asdict, fields
 
-from traceprof.structs import Record
+from traceprof.structs import Record, by_key
 
 MetricValue = int | float | str | bool | None
 TimePart = Literal["exposed communication", "exposed copies", "idle"]
@@ -399,10 +399,7 @@ class FindingKind(Record, frozen=True):
 
 def by_id(findings: Iterable[Finding]) -> list[list[Finding]]:
     """Group findings by id, in the order in which the ids first appear."""
-    groups: dict[str, list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault(finding.id, []).append(finding)
-    return list(groups.values())
+    return list(by_key(findings, lambda finding: finding.id).values())
 
 
 def worst_of(group: Sequence[Finding]) -> Finding:
@@ -424,8 +421,9 @@ def by_reason(missing: Iterable[NotApplicable]) -> list[list[NotApplicable]]:
 
     Reasons of ranks that differ only in their numbers are the same.
     """
-    groups: dict[tuple[str, str], list[NotApplicable]] = {}
-    for gap in missing:
+
+    def said(gap: NotApplicable) -> tuple[str, str]:
         reason = gap.reason if gap.rank is None else _NUMBER.sub("#", gap.reason)
-        groups.setdefault((reason, gap.how_to_collect), []).append(gap)
-    return list(groups.values())
+        return reason, gap.how_to_collect
+
+    return list(by_key(missing, said).values())

@@ -18,7 +18,7 @@ from dashboards.widgets.charts import CATEGORIES
 from dashboards.widgets.components import answered_later, card, nothing, page, shares
 from dashboards.widgets.tables import Column, record, table
 from traceprof.analyses import overlap_slowdown
-from traceprof.analyses.compute_parts import ComputePart, ComputeParts
+from traceprof.analyses.compute_parts import ComputeParts
 from traceprof.analyses.kernels.kernel_table import KernelTable, KernelUse
 from traceprof.analyses.kernels.launched_kernels import SEPARATOR, Launcher, ModuleUse
 from traceprof.documents.comparison import ModuleChange
@@ -27,6 +27,7 @@ from traceprof.findings import share
 from traceprof.kernel_names import function_name, kernel_title
 from traceprof.reports.ranks_text import arithmetic_text, reached, step_text
 from traceprof.run.rank import Rank
+from traceprof.structs import by_key
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration
 
@@ -148,10 +149,8 @@ def layout(view: View) -> Component:
 
 def used(tables: Iterable[KernelTable]) -> list[KernelSum]:
     """Return the time of the kernels of each name on all ranks, the largest sum first."""
-    by_name: dict[str, list[tuple[int, KernelUse]]] = {}
-    for of_rank in tables:
-        for use in of_rank.uses:
-            by_name.setdefault(use.name, []).append((of_rank.rank, use))
+    of_all = ((of_rank.rank, use) for of_rank in tables for use in of_rank.uses)
+    by_name = by_key(of_all, lambda item: item[1].name)
     uses = [KernelSum(name, of_ranks) for name, of_ranks in by_name.items()]
     return sorted(uses, key=lambda use: (-use.total_ns, use.name))
 
@@ -202,11 +201,10 @@ def _categories(uses: Sequence[KernelSum], total_ns: int) -> Component:
 def _compute(view: View) -> Component:
     """Show what compute consists of: of kernels at once the one that began first counts."""
     ranks = view.compute
-    by_kind: dict[tuple[str, str, str], list[ComputePart]] = {}
-    for of_rank in ranks:
-        for part in of_rank.parts:
-            unit = _UNITS[part.tensor_cores]
-            by_kind.setdefault((part.category, part.precision or "", unit), []).append(part)
+    by_kind = by_key(
+        (part for of_rank in ranks for part in of_rank.parts),
+        lambda part: (part.category, part.precision or "", _UNITS[part.tensor_cores]),
+    )
     all_ns = sum(of_rank.total_ns for of_rank in ranks)
     rows: list[dict[str, Any]] = []
     for (category, precision, unit), parts in by_kind.items():

@@ -19,6 +19,7 @@ from traceprof.analyses import collectives, nccl_serialization
 from traceprof.analyses.collectives import CollectivesResult, OperationUse
 from traceprof.analyses.nccl_serialization import SerializationResult
 from traceprof.errors import one_line
+from traceprof.structs import by_key
 from traceprof.units import counted, duration
 
 Uses = Sequence[tuple[int, OperationUse]]
@@ -200,10 +201,7 @@ def _rate(use: OperationUse) -> float:
 
 
 def _by_operation(uses: Uses) -> dict[tuple[str, str | None], list[tuple[int, OperationUse]]]:
-    by_operation: dict[tuple[str, str | None], list[tuple[int, OperationUse]]] = {}
-    for rank, use in uses:
-        by_operation.setdefault((use.operation, use.communicator), []).append((rank, use))
-    return by_operation
+    return by_key(uses, lambda item: (item[1].operation, item[1].communicator))
 
 
 def _points(

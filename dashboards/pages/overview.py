@@ -19,6 +19,7 @@ from traceprof.analyses import breakdown
 from traceprof.analyses.breakdown import BreakdownResult, Measures
 from traceprof.errors import one_line
 from traceprof.reports.time_text import outside_the_training, slow_steps_lines
+from traceprof.structs import by_key
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration, percent, ranks_text
 
@@ -132,9 +133,7 @@ def _scrolled(table: Component) -> Component:
 
 
 def _machines(view: View, results: Sequence[BreakdownResult]) -> Component:
-    by_machine: dict[str, list[BreakdownResult]] = {}
-    for result in results:
-        by_machine.setdefault(view.machines[result.rank], []).append(result)
+    by_machine = by_key(results, lambda result: view.machines[result.rank])
     groups = sorted(
         by_machine.items(), key=lambda item: -median(_lost(result.judged) for result in item[1])
     )

@@ -26,6 +26,7 @@ from traceprof.ranks.comparison import RankComparison
 from traceprof.reports.drawings import pipeline_drawings
 from traceprof.reports.html import svg
 from traceprof.run.opening import Rank
+from traceprof.structs import by_key
 from traceprof.units import duration, ranks_text
 
 PATH = "/ranks"
@@ -121,9 +122,7 @@ def _waits(view: View) -> list[Component]:
         )
         return [ui.card(title, ui.nothing(why))]
     note, links = "in collectives, from a rank's arrival to that of the last one", []
-    machines: dict[str, list[int]] = {}
-    for number, machine in view.machines.items():
-        machines.setdefault(machine, []).append(number)
+    machines = by_key(view.machines, view.machines.__getitem__)
     drawn = f"{len(view.ranks)} ranks"
     if len(view.ranks) > ui.MAX_DRAWN and len(machines) > MAX_APART:
         note += "; by machine; a click on a cell shows the ranks of both"

@@ -18,6 +18,7 @@ from dashboards.widgets.components import sorted_worst_first
 from traceprof.analysis import Analysis
 from traceprof.ranks.lateness import is_habit
 from traceprof.run.opening import Rank
+from traceprof.structs import by_key
 
 PATH = addresses.TIMELINE
 TITLE = "Timeline"
@@ -98,9 +99,7 @@ def _late_ns(analysis: Analysis) -> tuple[dict[int, int], dict[int, int]]:
 
 def _clocks(clock: Clock, numbers: Sequence[int]) -> dict[str, Any]:
     """Return the uncertainty of the ranks' clocks, and panels of those that do not compare."""
-    panels: dict[int, list[int]] = {}
-    for number in numbers:
-        panels.setdefault(clock.rank(number).panel, []).append(number)
+    panels = by_key(numbers, lambda number: clock.rank(number).panel)
     return {
         "uncertainty": {
             number: clock.rank(number).uncertainty_ns

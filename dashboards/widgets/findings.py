@@ -14,7 +14,6 @@ from dashboards.widgets import charts
 from dashboards.widgets import components as ui
 from traceprof.analyses import breakdown
 from traceprof.analyses.explanations import explanation
-from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.headline import Headline, symptoms
 from traceprof.analyses.verdict.phases import name_of_phase
 from traceprof.analyses.verdict.savings import Replay
@@ -25,6 +24,7 @@ from traceprof.findings import Finding, MetricValue, Saving, Severity, by_id, sh
 from traceprof.reports.claims import gain_cell, gain_text, no_cost, quoted, unowned
 from traceprof.reports.time_text import about_steps, judged_share
 from traceprof.run.periods import about_periods
+from traceprof.structs import by_key
 from traceprof.units import between, counted, duration, percent, ranks_text, size_text, three_digits
 
 PART_MEANINGS = {
@@ -99,11 +99,10 @@ def by_severity(findings: Iterable[Finding]) -> str:
 def _unowned(view: View) -> list[str]:
     """Say of each large part of the time that no finding is about what it was."""
     judged = breakdown.judged_kind(view.analysis.of(breakdown))
-    parts: dict[str, list[Attribution]] = {}
-    for part in view.analysis.result.verdict.attributions:
-        if part.rank in view.numbers and part.finding is None:
-            parts.setdefault(part.part, []).append(part)
-    worst = [max(of_part, key=lambda part: part.fraction) for of_part in parts.values()]
+    parts = view.analysis.result.verdict.attributions
+    shown = (part for part in parts if part.rank in view.numbers and part.finding is None)
+    of_parts = by_key(shown, lambda part: part.part).values()
+    worst = [max(of_part, key=lambda part: part.fraction) for of_part in of_parts]
     return [one_line(unowned(part, judged)) for part in worst]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
@@ -21,7 +20,7 @@ from traceprof.kernel_names.categories import MAIN_COMPUTE, Category, KernelKind
 from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import steady_steps
 from traceprof.run.step_ranges import StepsSource
-from traceprof.structs import Record
+from traceprof.structs import Record, by_key
 
 
 def own_time(
@@ -196,10 +195,8 @@ def run(
         which = np.append(which, np.full(len(graphs), len(signatures)))
     own, which = own_time(start, end, which, (window.start_ns, window.end_ns))
     spent = sums_by(which, own, len(signatures) + 1)
-    by_kind: dict[tuple[Category, str | None, bool | None], list[int]] = defaultdict(list)
-    for index in np.flatnonzero(count).tolist():
-        kind = signatures[index].kind
-        by_kind[kind.category, kind.precision, kind.tensor_cores].append(index)
+    kinds = [(one.kind.category, one.kind.precision, one.kind.tensor_cores) for one in signatures]
+    by_kind = by_key(np.flatnonzero(count).tolist(), kinds.__getitem__)
     rows = []
     for (category, precision, on_tensor_cores), members in by_kind.items():
         flops = [launched.of(name).flops for name in {signatures[at].name for at in members}]

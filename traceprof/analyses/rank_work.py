@@ -34,7 +34,7 @@ from traceprof.ranks.passes import BACKWARD, FORWARD, RankPasses
 from traceprof.ranks.waits import GroupWaits
 from traceprof.run.guard import optional
 from traceprof.run.session_clocks import Clocks
-from traceprof.structs import Record
+from traceprof.structs import Record, by_key
 from traceprof.trace.grouping import (
     DISTANCE_TO_DEVIATION,
     mean_of,
@@ -512,9 +512,7 @@ def _peers(
     root = [*range(num)]
     size = [0] * num
     for members, num_ranks in groups:
-        by_stage: dict[int | None, list[int]] = defaultdict(list)
-        for member in members:
-            by_stage[stages[member]].append(member)
+        by_stage = by_key(members, stages.__getitem__)
         for alike in by_stage.values():
             first = min(root[member] for member in alike)
             joined = {root[member] for member in alike}
@@ -523,9 +521,7 @@ def _peers(
                 largest = max(largest, num_ranks if len(by_stage) == 1 else len(alike))
             root = [first if one in joined else one for one in root]
             size[first] = max(size[first], largest)
-    grouped: dict[int, list[int]] = defaultdict(list)
-    for member, first in enumerate(root):
-        grouped[first].append(member)
+    grouped = by_key(range(num), root.__getitem__)
     sets: list[tuple[tuple[int, ...], int | None, int | None]] = [
         (tuple(together), size[first], stages[first])
         for first, together in grouped.items()

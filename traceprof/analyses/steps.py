@@ -25,7 +25,7 @@ from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import StepUse, kinds_of_steps, marked_number, steady_steps
 from traceprof.run.step_ranges import StepWindows
 from traceprof.run.windows import shown_window
-from traceprof.structs import Record
+from traceprof.structs import Record, by_key
 from traceprof.trace.grouping import distinct_values, is_in, median_of
 from traceprof.trace.model.kinds import ApiCallKind
 
@@ -668,9 +668,7 @@ def _candidates(rank: Rank, steps: _Steps, slow: Int64, extra: Int64) -> Iterato
 
 def _ranges(rank: Rank) -> Iterator[tuple[str, str, Intervals]]:
     ranges = place_ranges(rank)
-    kinds: dict[str, list[int]] = {}
-    for place, name in enumerate(ranges.names):
-        kinds.setdefault(unnumbered(name), []).append(place)
+    kinds = by_key(range(len(ranges.names)), lambda place: unnumbered(ranges.names[place]))
     for label, places in kinds.items():
         name = ranges.names[places[0]]
         when = ranges.intervals_of(np.flatnonzero(np.isin(ranges.name, places)))

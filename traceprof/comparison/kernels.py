@@ -25,7 +25,7 @@ from traceprof.documents.comparison import (
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import Category
 from traceprof.run.mean_change import MAX_FALSE, adjusted, p_value
-from traceprof.structs import Record
+from traceprof.structs import Record, by_key
 
 
 class Row(NamedTuple):
@@ -167,9 +167,6 @@ def _rows(capture: Document) -> Iterator[Row]:
 
 
 def _by_canonical_name(uses: Iterable[Use]) -> dict[str, Use]:
-    groups: defaultdict[str, list[Use]] = defaultdict(list)
-    for use in uses:
-        groups[canonical_name(use)].append(use)
     return {
         name: replace(
             max(several, key=lambda use: use.ns),
@@ -179,7 +176,7 @@ def _by_canonical_name(uses: Iterable[Use]) -> dict[str, Use]:
             else [],
             place=min(use.place for use in several),
         )
-        for name, several in groups.items()
+        for name, several in by_key(uses, canonical_name).items()
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -13,7 +13,7 @@ from traceprof.documents.analysis.model import Document, Step
 from traceprof.intervals import Float64
 from traceprof.run.mean_change import commonest, trend
 from traceprof.run.step_ranges import StepsSource
-from traceprof.structs import Record
+from traceprof.structs import Record, by_key
 from traceprof.trace.grouping import median_of
 
 Captures = Sequence[Document]
@@ -167,9 +167,7 @@ def _steady(
 
 def _rows(capture: Document) -> Float64:
     """Return the steps that all ranks have, the means over the ranks, float64[n, 5]."""
-    by_rank: defaultdict[int, list[Step]] = defaultdict(list)
-    for step in capture.steps:
-        by_rank[step.rank].append(step)
+    by_rank = by_key(capture.steps, lambda step: step.rank)
     keyed = [
         _by_number([by_rank[totals.rank][place] for place in totals.steps])
         for totals in capture.step_totals

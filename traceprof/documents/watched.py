@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from traceprof.errors import TraceFormatError
 from traceprof.findings import Count
+from traceprof.structs import by_key
 from traceprof.version import __version__
 
 SCHEMA: Literal["traceprof.watched/1"] = "traceprof.watched/1"
@@ -200,10 +201,7 @@ def _parts(windows: Sequence[Window]) -> list[Sequence[Window]]:
 
 
 def _times(windows: Sequence[Window]) -> list[RankTimes]:
-    of_rank: dict[int, list[WatchedTimes]] = {}
-    for window in windows:
-        for times in window.ranks:
-            of_rank.setdefault(times.rank, []).append(times)
+    of_rank = by_key((one for window in windows for one in window.ranks), lambda one: one.rank)
     names = ("step_ns", "own_ns", "wait_ns", "loader_ns")
     return [
         RankTimes(rank, *(round(fmean(getattr(one, name) for one in rows)) for name in names))

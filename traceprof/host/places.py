@@ -25,7 +25,7 @@ from traceprof.run.guard import optional
 from traceprof.run.rank import Rank
 from traceprof.run.steady_steps import MIN_STEPS
 from traceprof.run.step_ranges import PATTERNS, StepRanges
-from traceprof.structs import Record
+from traceprof.structs import Record, by_key
 from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import distinct_values, named_sums
 from traceprof.trace.model.ranges import OF_CALL, NamedRanges
@@ -243,9 +243,7 @@ class Places(Record, frozen=True):
 
 def over_half(spent: Mapping[str, int], total: int) -> str | None:
     """Name with over half of a total; with `#` for its numbers where several share it."""
-    kinds: dict[str, list[str]] = {}
-    for name in spent:
-        kinds.setdefault(unnumbered(name), []).append(name)
+    kinds = by_key(spent, unnumbered)
     largest = max(kinds, key=lambda kind: sum(spent[name] for name in kinds[kind]), default=None)
     if largest is None or 2 * sum(spent[name] for name in kinds[largest]) <= total:
         return None

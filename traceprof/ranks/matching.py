@@ -39,7 +39,7 @@ from traceprof.communication.messages import EXCHANGE, are_one_of
 from traceprof.findings import Count, Text
 from traceprof.intervals import Float64, Int64, Mask
 from traceprof.ranks.arrivals import Arrivals
-from traceprof.structs import Record
+from traceprof.structs import Record, by_key
 from traceprof.trace.grouping import (
     distinct_values,
     is_in,
@@ -438,10 +438,8 @@ def _pair_streams(parts: dict[tuple[int, SortKey], list[_Part]], domains: Sequen
     for run, streams in of_run.items():
         if len({part.member for _, part in streams}) < 3:
             continue
-        like = defaultdict(list)  # of as many operations
-        for key, part in streams:
-            like[len(part.at)].append((key, part))
-        for of_length in like.values():
+        as_many = by_key(streams, lambda item: len(item[1].at))
+        for of_length in as_many.values():
             for pair in _pairs_by_ends([part for _, part in of_length], domains):
                 for key, part in (of_length[place] for place in pair):
                     parts[run, key] = [other for other in parts[run, key] if other is not part]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
 
 from traceprof.analyses import rank_work
-from traceprof.analyses.collectives import OperationUse
 from traceprof.analyses.compute_parts import (
     ComputePart,
     ComputeParts,
@@ -36,7 +33,7 @@ from traceprof.reports.blocks import (
 )
 from traceprof.reports.time_text import shown_ranks
 from traceprof.run.session_clocks import MachineClock
-from traceprof.structs import Record
+from traceprof.structs import Record, by_key
 from traceprof.trace.grouping import median_of
 from traceprof.units import (
     counted,
@@ -181,11 +178,8 @@ def _transfer_table(analysis: RunResult) -> TableBlock | None:
     One line for each operation and communicator, the one with the longest transfers first. The
     transfer is the same on all ranks; of their waits, the median is shown.
     """
-    by_group: dict[tuple[str, str], list[OperationUse]] = defaultdict(list)
-    for result in analysis.collectives:
-        for use in result.uses:
-            if use.num_matched:
-                by_group[use.operation, use.communicator or ""].append(use)
+    matched = (use for result in analysis.collectives for use in result.uses if use.num_matched)
+    by_group = by_key(matched, lambda use: (use.operation, use.communicator or ""))
     if not by_group:
         return None
     rows: list[tuple[str, ...]] = []
@@ -258,22 +252,12 @@ _GROUP_HEADINGS = (
 )
 _MAX_ROWS = 24  # more than that nobody reads; the JSON has them all
 
-Key = TypeVar("Key")
-Use = TypeVar("Use")
-
-
-def _by_key(uses: Iterable[tuple[Key, int, Use]]) -> dict[Key, list[tuple[int, Use]]]:
-    by_key: dict[Key, list[tuple[int, Use]]] = defaultdict(list)
-    for key, rank, use in uses:
-        by_key[key].append((rank, use))
-    return by_key
-
 
 def _groups(analysis: RunResult) -> Iterator[Section]:
-    uses_by_key = _by_key(
-        ((use.communicator or "", use.operation, use.peer), result.rank, use)
-        for result in analysis.measured.shown_process_groups
-        for use in result.uses
+    groups = analysis.measured.shown_process_groups
+    uses_by_key = by_key(
+        ((result.rank, use) for result in groups for use in result.uses),
+        lambda item: (item[1].communicator or "", item[1].operation, item[1].peer),
     )
     ordered = sorted(uses_by_key.items(), key=lambda row: -sum(use.total_ns for _, use in row[1]))
     rows = []
@@ -301,10 +285,9 @@ def _groups(analysis: RunResult) -> Iterator[Section]:
 
 
 def _buckets(analysis: RunResult) -> Iterator[Section]:
-    uses_by_key = _by_key(
-        ((-1 if use.index is None else use.index, use.bytes or 0), result.rank, use)
-        for result in analysis.measured.buckets
-        for use in result.uses
+    uses_by_key = by_key(
+        ((result.rank, use) for result in analysis.measured.buckets for use in result.uses),
+        lambda item: (-1 if item[1].index is None else item[1].index, item[1].bytes or 0),
     )
     rows = []
     for (index, size), of_ranks in sorted(uses_by_key.items())[:_MAX_ROWS]:
@@ -376,9 +359,7 @@ def compute_lines(analysis: RunResult) -> list[str]:
 
 def by_category(parts: ComputeParts) -> list[tuple[str, list[ComputePart]]]:
     """Return the parts of each category, both the longest first."""
-    by_name: dict[str, list[ComputePart]] = {}
-    for part in parts.parts:
-        by_name.setdefault(part.category, []).append(part)
+    by_name = by_key(parts.parts, lambda part: part.category)
     return sorted(by_name.items(), key=lambda item: -_total(item[1]))
 
 

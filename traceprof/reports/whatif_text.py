@@ -15,6 +15,7 @@ from traceprof.reports.blocks import (
     section,
     table,
 )
+from traceprof.structs import by_key
 from traceprof.units import counted, duration, percent, signed_duration
 
 _MAX_PARTS = 20  # of a step's critical path; the JSON has them all
@@ -68,12 +69,9 @@ def _answered(whatif: WhatIf) -> Iterator[Block]:
     if shown:
         subject = "a step" if whatif.baseline is None else whatif.baseline.subject
         yield _answers(shown, subject)
-    by_note: dict[str, list[str]] = {}
-    for answer in shown:
-        by_note.setdefault(answer.note, []).append(answer.assume)
-    for note, names in by_note.items():
+    for note, answers in by_key(shown, lambda answer: answer.note).items():
         if note:
-            yield paragraph(f"{', '.join(names)}: {note}")
+            yield paragraph(f"{', '.join(answer.assume for answer in answers)}: {note}")
     if same:
         yield paragraph(f"No significant change: {', '.join(same)}")
 
@@ -84,12 +82,10 @@ def _remedy(how_to_collect: str) -> Paragraph:
 
 def _refused(answers: Sequence[Answer]) -> Iterator[Block]:
     refused = [answer for answer in answers if answer.refused is not None]
-    by_reason: dict[str, list[str]] = {}
-    for answer in refused:
-        by_reason.setdefault(answer.refused or "", []).append(answer.assume)
-    for reason, names in by_reason.items():
-        have = "have" if names[1:] else "has"
-        yield paragraph(f"{', '.join(names)} {have} no answer: {reason}")
+    for reason, alike in by_key(refused, lambda answer: answer.refused).items():
+        have = "have" if alike[1:] else "has"
+        names = ", ".join(answer.assume for answer in alike)
+        yield paragraph(f"{names} {have} no answer: {reason}")
     yield from map(
         _remedy, dict.fromkeys(answer.how_to_collect for answer in refused if answer.how_to_collect)
     )

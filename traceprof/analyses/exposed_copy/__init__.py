@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
@@ -21,7 +20,7 @@ from traceprof.intervals import Int32
 from traceprof.run.concurrency import DIRECTIONS, KindBeside, concurrency
 from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import covered_per_step, only_step
-from traceprof.structs import Record
+from traceprof.structs import Record, by_key
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import MemoryKind, copy_label
 from traceprof.units import duration, percent, size_text, times
@@ -248,9 +247,7 @@ def by_cause(
     parts: Iterable[CopyPart], *, is_pytorch: bool
 ) -> list[tuple[CopyCause, list[CopyPart]]]:
     """Return the exposed copies by what can be done about them, longest first."""
-    causes: dict[CopyCause, list[CopyPart]] = defaultdict(list)
-    for part in parts:
-        causes[cause_of(part, is_pytorch=is_pytorch)].append(part)
+    causes = by_key(parts, lambda part: cause_of(part, is_pytorch=is_pytorch))
     return sorted(causes.items(), key=lambda item: -exposed_ns(item[1]))
 
 

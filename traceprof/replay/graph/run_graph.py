@@ -29,7 +29,7 @@ from traceprof.replay.graph.steps import RankSteps, Sample
 from traceprof.replay.graph.weights import RemainingWork, Variant
 from traceprof.run.opening import Rank
 from traceprof.run.steady_steps import StepUse, kinds_of_steps
-from traceprof.structs import Record
+from traceprof.structs import Record, by_key
 from traceprof.trace.grouping import distinct_values, is_in, median_of
 from traceprof.trace.model.special_values import UNKNOWN
 
@@ -159,9 +159,8 @@ def run_graph(
     not of operations, unless `keeps_processes`. A `CircularError` says that calls wait for each
     other.
     """
-    owners: dict[tuple[int, int], list[tuple[int, Rank]]] = {}
-    for index, rank in enumerate(analysis.run.ranks):
-        owners.setdefault((rank.report, rank.process), []).append((index, rank))
+    numbered = enumerate(analysis.run.ranks)
+    owners = by_key(numbered, lambda item: (item[1].report, item[1].process))
     is_alone = analysis.run.has_report_per_process
     if is_alone:
         for trace in analysis.run.traces:
