@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree as ET
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -27,9 +28,10 @@ from dashboards.widgets.components import Split
 from dashboards.widgets.findings import DRAWING
 from tests.support.builders import TraceBuilder
 from tests.support.dashboard import charts, components, named, text
-from tests.support.traces import GPU_SAMPLES, analysis_of
+from tests.support.traces import GPU_SAMPLES, SAMPLE, analysis_of
 from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
 from traceprof.analysis import Analysis
+from traceprof.documents.analysis.records import document
 from traceprof.intervals import even_limits
 from traceprof.run.rank import WindowKind
 
@@ -186,6 +188,28 @@ def test_real_reports_have_every_page(real_trace: Path) -> None:
 def test_long_names_lose_their_middle() -> None:
     assert shortened("a" * 99, 11) == "aaaaa…aaaaa"
     assert shortened("<script>") == "<script>"
+
+
+def test_the_late_rank_is_the_dark_row() -> None:
+    with analysis_of(SAMPLE.with_stem("uneven-clock")) as analysis:
+        layout = step_figures.layout(View(analysis, Address("/steps")))
+    (drawn,) = (drawn for drawn in charts(layout) if drawn["kind"] == "heat")
+    late = msgspec.to_builtins(document(analysis.result))
+    (straggler,) = (found for found in late["findings"] if found["id"] == "straggler")
+    values = np.array([row["length_ns"] for row in drawn["rows"]], float)
+    assert [row["title"] for row in drawn["rows"]] == [f"rank {rank}" for rank in range(3)]
+    assert values[:2].tolist() == np.zeros((2, 8)).tolist()
+    # The others were there, by their own starts of the operation.
+    row, compared = straggler["rank"], analysis.ranks
+    (waits,) = compared.waits
+    start = waits.start_ns[:, [compared.ranks.index(rank) for rank in (0, 1, 2)]]
+    lateness = start[:, row] - np.median(np.delete(start, row, axis=1), axis=1)
+    steps = [step for step in late["steps"] if step["rank"] == row]
+    for column, step in enumerate(steps):
+        inside = (start[:, row] >= step["start_ns"]) & (start[:, row] < step["end_ns"])
+        assert values[row, column] == pytest.approx(lateness[inside].max(), abs=1)
+        at = start[:, row][inside][lateness[inside].argmax()]
+        assert drawn["rows"][row]["start_ns"][column] < at < drawn["rows"][row]["end_ns"][column]
 
 
 series = st.lists(st.tuples(st.integers(0, 60), st.integers(-5, 9)), min_size=1, max_size=30).map(

@@ -52,6 +52,41 @@ def rows(analysis: Analysis, address: Address, *, of_compute: bool = False) -> l
     return listed
 
 
+def test_compute_adds_up_to_that_of_the_breakdown(analysis: Analysis) -> None:
+    computed = [measured.whole.compute_ns for measured in analysis.result.breakdown]
+    shown = rows(analysis, Address(), of_compute=True)
+    assert sum(row["total_ns"] for row in shown) == pytest.approx(sum(computed) / len(computed))
+    assert sum(row["share"] for row in shown) == pytest.approx(1)
+    (alone,) = (parts for parts in analysis.measured.compute if parts.rank == 1)
+    of_one = rows(analysis, Address(rank=(1,)), of_compute=True)
+    assert [row["total_ns"] for row in of_one] == pytest.approx(
+        [part.total_ns for part in alone.parts]
+    )
+    window = next(rank.window for rank in analysis.run.ranks if rank.rank == 1)
+    middle = (window.start_ns + window.end_ns) // 2
+    halves = ((window.start_ns, middle), (middle, window.end_ns))
+    addresses = [Address(rank=(1,), start_ns=start, end_ns=end) for start, end in halves]
+    both = sum(row["total_ns"] for one in addresses for row in rows(analysis, one, of_compute=True))
+    assert both == pytest.approx(alone.total_ns)
+
+
+def test_times_are_the_means_over_the_ranks_chosen(analysis: Analysis) -> None:
+    tables = analysis.measured.kernels
+    shown = rows(analysis, Address())
+    for field in ("total_ns", "per_step_ns"):
+        expected: dict[str, float] = {}
+        for use in (use for table in tables for use in table.uses):
+            mean = getattr(use, field) / len(tables)
+            expected[use.name] = expected.get(use.name, 0) + mean
+        assert sorted(row[field] for row in shown) == pytest.approx(sorted(expected.values()))
+    assert sum(row["share"] for row in shown) == pytest.approx(1)
+    (alone,) = (table for table in tables if table.rank == 1)
+    of_one = rows(analysis, Address(rank=(1,)))
+    assert [row["total_ns"] for row in of_one] == [use.total_ns for use in alone.uses]
+    for field in ("count", "per_step_ns", "median_ns"):
+        assert [row[field] for row in of_one] == [getattr(use, field) for use in alone.uses]
+
+
 def test_kernels_reach_a_share_of_the_peak_where_shapes_say_it(tmp_path: Path) -> None:
     product = {"Input Dims": [[512, 256], [256, 1024]], "Concrete Inputs": ["", ""]}
     added = {"Input Dims": [[1024], [1024]], "Input type": ["float", "float"]}
