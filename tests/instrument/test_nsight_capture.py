@@ -84,6 +84,8 @@ def test_the_session_lies_where_only_this_user_can_write(
     assert _session_file() == runtime / "traceprof-capture-1"
     runtime.chmod(0o777)
     assert _session_file() == ours / "traceprof-capture-1"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", os.fspath(tmp_path / "missing"))
+    assert _session_file() == ours / "traceprof-capture-1"
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     assert _session_file() == ours / "traceprof-capture-1"
     assert ours.stat().st_mode & 0o777 == 0o700

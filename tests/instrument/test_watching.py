@@ -32,7 +32,7 @@ from tests.support import recording
 from tests.support.commands import in_process, output_of
 from tests.support.programs import watched, watched_recorded, watched_stuck
 from tests.support.programs.watched import EVERY, NUM_STEPS, SLEEP_S, WAYS
-from tests.support.selection import long_after, rows_long_after
+from tests.support.selection import known, long_after, rows_long_after
 from tests.support.workers import until
 
 MS = 1_000_000
@@ -297,6 +297,35 @@ def test_a_rank_that_stays_silent_is_said_once() -> None:
     reporter.table(300, [], {}, {})
     again = reporter.table(400, [], {1: 300}, {})
     assert again["said"] == ["rank 1 did not answer since step 300"]
+
+
+def test_who_is_behind_and_in_no_call_holds_up_those_that_wait() -> None:
+    waits, behind = watching._Sign(1.0, 6, 3), watching._Sign(1.0, 5, 3, 0, "train.py:7 (load)")
+    signs = {0: waits, 1: behind}
+    assert watching._stuck(signs, signs) == {1: "train.py:7 (load)"}
+    assert watching._stuck(signs, {0: waits, 1: behind._replace(activity=2)}) == {}
+    assert watching._stuck({**signs, 1: behind._replace(line="")}, signs) == {}
+
+
+def test_a_rank_without_times_is_waited_for_and_then_silent() -> None:
+    reporter, now = Reporter(100, None, None), time.monotonic()
+    signs = {0: watching._Sign(now, 100, times=[row(0, 10)]), 1: watching._Sign(now, 40)}
+    reporter._due.append((100, now + 600))
+    reporter._compare(signs)
+    assert reporter._tables.empty()
+    reporter._due[0] = (100, now)
+    reporter._compare(signs)
+    assert known(reporter._tables.get())["said"] == ["rank 1 did not answer since step 40"]
+    assert not reporter._due
+
+
+def test_a_line_begins_below_one_that_was_cut(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "for it" / "watch.jsonl"
+    reporter = Reporter(100, path, None)
+    reporter.append("first\n")
+    path.write_text(path.read_text() + "cut")
+    reporter.append("last\n")
+    assert path.read_text() == "first\ncut\nlast\n"
 
 
 def test_a_watch_without_a_process_group_ends_at_once() -> None:

@@ -91,7 +91,9 @@ print(peak() - before, *counts("pushed", "popped", "started", "ended", "register
     assert counted == [51_000] * 4 + [num_texts]
 
 
-def test_beyond_the_bound_texts_have_no_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_the_bound_texts_have_no_sizes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     written: list[tuple[str, int | None]] = []
     functions = nvtx_ranges.Functions(
         print, print, print, print, lambda *made: written.append(made)
@@ -111,6 +113,7 @@ def test_beyond_the_bound_texts_have_no_sizes(monkeypatch: pytest.MonkeyPatch) -
         ("all_reduce bytes=0 group=0 seq=", 4),
         (labels.UNNAMED, None),
     ]
+    assert caplog.messages == ["over 2 different texts: new ones have no sizes"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import instrument
 from instrument.wraps import tensor_copies
 from tests.support.recording import SeenCalls, pushed
-from tests.support.selection import long_after
+from tests.support.selection import known, long_after
 
 NAMES = tuple(tensor_copies.LABELS)
 CPU, CUDA0, CUDA1 = torch.device("cpu"), torch.device("cuda", 0), torch.device("cuda", 1)
@@ -76,6 +76,7 @@ def test_what_a_label_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert labelled("to", device, CPU, None, False) == f"to d2h {d2h}"
     assert labelled("to", device, "cuda:1") == "to p2p bytes=24 non_blocking=0"
     assert labelled("to", device, "cpu", non_blocking=True).endswith("pinned=1 non_blocking=1")  # type: ignore[union-attr]
+    assert known(labelled("to", host, "cuda:0", None, True, False)).endswith("non_blocking=1")
     assert labelled("cuda", host, 1) == f"cuda h2d {h2d}"
     assert labelled("cuda", host, "cuda:0") == f"cuda h2d {h2d}"
     assert labelled("cuda", host) == f"cuda h2d {h2d}"
