@@ -41,7 +41,7 @@ def assert_agreement(path: Path, *cuts: tuple[float, float]) -> None:
             for cut in cuts:
                 start, end = (low + int((high - low) * share) for share in cut)
                 windows.append((start, end))
-            # tests/run/test_completeness.py has when lost operations may have run.
+            # tests/reference/completeness.py holds when operations that are lost may have run.
             lost = [*zip(rank.lost.start_ns.tolist(), rank.lost.end_ns.tolist(), strict=True)]
             for window in windows:
                 causes = dict.fromkeys(CAUSES, 0)

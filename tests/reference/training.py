@@ -11,7 +11,12 @@ Shares no code with ``traceprof`` but the labels that `instrument` writes.
 * A step's window on a rank starts at the first operation launched inside the range and ends where
   the next step's starts; the last one ends with the last operation launched inside it. A step that
   launched nothing on the rank has none.
-* Where no process of the report has either: periods, which are given; none are searched here.
+* Where no process of the report has either: the periods of the rank's kernels
+  (`tests.reference.period_steps`) from its first main compute to the end of its window. Only if
+  they hold 80 % of the compute time of all streams from the first main compute to the last, and 80
+  % of the kernels that start then whose name is that of one that begins a period. Where no name
+  says what main compute is, this is from the first to the last of those that take most time, by
+  name, so many that they make half of it.
 * Leading steps that lie inside a range of warm-up are not training, nor are leading steps that the
   profiler distorts: rows of PROFILER_OVERHEAD of the process take over 10 % of their window. (Its
   flush at the end of a capture is of no such step.) If no step is left, all count.
@@ -25,7 +30,6 @@ Shares no code with ``traceprof`` but the labels that `instrument` writes.
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -38,6 +42,7 @@ from tests.reference.nsight_export import (
     Operation,
     function_name,
 )
+from tests.reference.period_steps import PeriodStep, period_steps
 from tests.reference.spans import NEVER, Span, clipped, length, union
 from traceprof import labels
 
@@ -71,7 +76,8 @@ class Step:
 class Training:
     """The training of a rank.
 
-    `basis` is `steps`, `optimizer`, `periods`, `main compute` or `window`.
+    `basis` is `steps`, `optimizer`, `periods`, `main compute` or `window`. `launches` is when the
+    host launched each period, where periods are the steps.
     """
 
     start: int
@@ -80,6 +86,7 @@ class Training:
     after_ns: int
     basis: str
     steps: tuple[Step, ...]
+    launches: tuple[int | None, ...] = ()
 
 
 @cache
@@ -122,19 +129,60 @@ def host_steps(export: Export, process: int) -> tuple[str, list[tuple[int, int, 
 
 def main_compute(export: Export, process: int, operations: list[Operation]) -> list[Operation]:
     kernels = [op for op in operations if op.kind == COMPUTE]
-    main = [op for op in kernels if op.name is not None and is_main_compute(op.name)]
+    main = _recognised(kernels)
     if not main:
-        time: Counter[str] = Counter()
-        for op in kernels:
-            time[op.name or ""] += op.end - op.start
-        longest = sorted(time, key=lambda name: (-time[name], name))[:1]
+        longest = _by_time(kernels)[:1]
         main = [op for op in kernels if (op.name or "") in longest]
+    return _after_warm_up(export, process, main)
+
+
+def _recognised(kernels: list[Operation]) -> list[Operation]:
+    return [op for op in kernels if op.name is not None and is_main_compute(op.name)]
+
+
+def _by_time(kernels: list[Operation]) -> list[str]:
+    """The names of kernels, those that take most time first."""
+    time: Counter[str] = Counter()
+    for op in kernels:
+        time[op.name or ""] += op.end - op.start
+    return sorted(time, key=lambda name: (-time[name], name))
+
+
+def _after_warm_up(export: Export, process: int, main: list[Operation]) -> list[Operation]:
     warm_up = _warm_up(export, process)
     cold = [op for op in main if op.call and not clipped(warm_up, op.call.start, op.call.start + 1)]
     return cold or main
 
 
-def training(export: Export, process: int, device: int, periods: Sequence[Span] = ()) -> Training:
+def _standing_for_all(export: Export, process: int, operations: list[Operation]) -> Span:
+    """From the first start to the last end of what stands for all of the program."""
+    kernels = [op for op in operations if op.kind == COMPUTE]
+    standing = _recognised(kernels)
+    if not standing:
+        taken, half = 0, sum(op.end - op.start for op in kernels) / 2
+        for name in _by_time(kernels):
+            of_name = [op for op in kernels if (op.name or "") == name]
+            standing += of_name
+            taken += sum(op.end - op.start for op in of_name)
+            if taken >= half:
+                break
+    cold = _after_warm_up(export, process, standing)
+    return min(op.start for op in cold), max(op.end for op in standing)
+
+
+def _hold_most(periods: list[PeriodStep], operations: list[Operation], whole: Span) -> bool:
+    low, high = whole
+    judged = clipped(union((step.start, step.end) for step in periods), low, high)
+    kernels = [op for op in operations if op.kind == COMPUTE]
+    held = sum(length(clipped(judged, op.start, op.end)) for op in kernels)
+    taken = sum(max(min(op.end, high) - max(op.start, low), 0) for op in kernels)
+    names = {step.name for step in periods}
+    begun = [op for op in kernels if op.name in names and low <= op.start < high]
+    inside = [op for op in begun if clipped(judged, op.start, op.start + 1)]
+    return held >= 0.8 * taken and len(inside) >= 0.8 * len(begun)
+
+
+def training(export: Export, process: int, device: int) -> Training:
     operations = export.ranks[process, device]
     low, high = min(op.start for op in operations), max(op.end for op in operations)
     basis, ranges = host_steps(export, process)
@@ -142,9 +190,14 @@ def training(export: Export, process: int, device: int, periods: Sequence[Span] 
     cold = [r for r in ranges if length(clipped(warm_up, r[1], r[2])) < r[2] - r[1]]
     steps = [Step(*window) for window in step_windows(operations, cold or ranges)]
     main = main_compute(export, process, operations)
+    launches: tuple[int | None, ...] = ()
     if main and not marks_steps(export):
         basis = "periods"
-        steps = [Step(number, *span) for number, span in enumerate(periods)]
+        periods = period_steps(operations, min(op.start for op in main), high)
+        if not _hold_most(periods, operations, _standing_for_all(export, process, operations)):
+            periods = []
+        steps = [Step(number, step.start, step.end) for number, step in enumerate(periods)]
+        launches = tuple(step.launch for step in periods)
     own = [(s.start, s.end) for s in export.profiler if s.thread & ~LOW_24_BITS == process]
     overhead = union(own)
     first = 0
@@ -156,7 +209,7 @@ def training(export: Export, process: int, device: int, periods: Sequence[Span] 
     else:
         basis = "main compute" if main else "window"
         start, end = min((op.start for op in main), default=low), high
-    return Training(start, end, start - low, high - end, basis, tuple(steps))
+    return Training(start, end, start - low, high - end, basis, tuple(steps), launches)
 
 
 def marks_steps(export: Export) -> bool:

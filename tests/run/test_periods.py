@@ -1,10 +1,11 @@
-"""Lags of sequences: planted periods, and a function that tries every lag."""
+"""Lags of sequences: planted periods, and the reference that tries every lag."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.reference.period_steps import period
 from tests.support.builders import TraceBuilder
 from tests.support.planted import INSERTED, WITHOUT_INSERTIONS, drawn, named, noisy
 from tests.support.selection import known, long_after
@@ -13,42 +14,12 @@ from traceprof.intervals import Int64
 from traceprof.run.periods import Items, Periods, best_lag, find_periods
 
 
-def lag_of(names: Int64) -> int | None:
-    """Return the lag at which a sequence repeats itself, by trying every one."""
-    longest = int(len(names) / 3.5)
-    match = {lag: float(np.mean(names[lag:] == names[:-lag])) for lag in range(1, longest + 1)}
-    least = max(0.95, max(match.values(), default=0) - 0.02)
-    fitting = [lag for lag, share in match.items() if share >= least]
-    if not fitting:
-        return None
-    shortest = fitting[0]
-    left = [
-        place for place in range(len(names) - shortest) if names[place] != names[place + shortest]
-    ]
-    groups = 0
-    for before, place in zip([-shortest - 1, *left], left, strict=False):
-        groups += place - before > shortest
-    if groups < 3 or len(left) <= 0.05 * shortest * groups:
-        return shortest
-    for longer in range(shortest + 1, longest + 1):
-        if match[longer] < 0.95:
-            continue
-        known = [place for place in left if place + longer < len(names)]
-        num_groups = 0
-        for before, place in zip([-longer, *known], known, strict=False):
-            num_groups += place - before > longer // 2
-        explained = sum(bool(names[place] == names[place + longer]) for place in known)
-        if num_groups >= 2 and explained >= 0.9 * len(known):
-            return longer
-    return shortest
-
-
 @pytest.mark.parametrize("name", WITHOUT_INSERTIONS)
 def test_planted_periods(name: str) -> None:
     sequence, expected = WITHOUT_INSERTIONS[name]
     assert best_lag(named(sequence)) == expected
     if len(sequence) <= 9000:
-        assert lag_of(np.array(sequence)) == expected
+        assert period(np.array(sequence)) == expected
 
 
 @pytest.mark.parametrize("name", INSERTED)
@@ -68,7 +39,7 @@ def test_real_sequences(real_trace: Path) -> None:
         for rank in ranks:
             kernels = rank.operations.kernels
             signature: Int64 = kernels.signature[~rank.is_communication_kernel][:8000]
-            expected = lag_of(signature)
+            expected = period(signature)
             if expected is not None:
                 assert best_lag(named(signature.tolist())) == expected
 

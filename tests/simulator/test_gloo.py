@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from sample_traces.simulator import simulate_gloo
+from tests.reference.host_ranks import HostStep, host_ranks
 from tests.support.selection import long_after
 from traceprof.analysis import analyze
 from traceprof.documents.analysis.records import document
@@ -30,6 +31,20 @@ def run(
     truth: dict[str, Any] = json.loads(simulate_gloo(path, **request.param).read_text())
     assert truth["arguments"] == request.param
     return path, truth
+
+
+def parts(row: dict[str, int] | HostStep) -> list[int]:
+    names = ("window_ns", "compute_ns", "communication_ns", "exposed_communication_ns", "idle_ns")
+    return [row[name] if isinstance(row, dict) else getattr(row, name) for name in names]
+
+
+def test_truth_is_what_the_reference_measures(run: tuple[Path, dict[str, Any]]) -> None:
+    path, truth = run
+    expected = host_ranks(path)
+    assert [parts(row) for row in truth["breakdown"]] == [parts(rank.whole) for rank in expected]
+    assert [[row["step"], row["start_ns"], *parts(row)] for row in truth["steps"]] == [
+        [step.number, step.start_ns, *parts(step)] for rank in expected for step in rank.steps
+    ]
 
 
 def test_truth_is_what_the_analysis_finds(run: tuple[Path, dict[str, Any]]) -> None:

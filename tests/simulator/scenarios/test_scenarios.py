@@ -12,7 +12,7 @@ from sample_traces.simulator.event_model.lost_time import IDLE_CAUSES
 from tests.reference import exposed_communication
 from tests.reference.breakdown import as_truth, reference
 from tests.reference.nsight_export import export_of
-from tests.reference.training import marks_steps, training
+from tests.reference.training import training
 from tests.support.databases import dump
 from tests.support.recording import stats
 from tests.support.selection import in_turn
@@ -56,8 +56,6 @@ def test_truth_is_what_the_reference_measures(name: str, version: str, made: Any
 def test_training_is_what_the_reference_finds(name: str, version: str, made: Any) -> None:
     path, truth = made(name, version)
     export = export_of(path)
-    if not marks_steps(export):
-        return  # its periods are the steps
     for expected, key in zip(truth["training"], sorted(export.ranks), strict=True):
         found = training(export, *key)
         spans = {"start_ns": found.start, "end_ns": found.end}

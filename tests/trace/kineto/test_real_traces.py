@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.reference import kineto
+from tests.reference import completeness, kineto
 from tests.support.claims import analyzed, assert_agrees
 from tests.support.selection import as_rows
-from tests.support.traces import OWN_PROFILES, REAL_FOLDER
+from tests.support.traces import OWN_PROFILES, REAL_FOLDER, ranks_of
 from traceprof.analysis import analyze_reports
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.kinds import CopyKind, MemoryKind
@@ -167,3 +167,25 @@ def test_every_operator_and_function_of_the_host_is_read(real: tuple[Path, dict[
         times = table.start_ns + origin, table.end_ns + origin
         read = as_rows(*times, table.packed_thread.values, np.array(names, object))
         assert sorted(read) == expected
+
+
+def assert_lacks_what_the_reference_says(path: Path, facts: dict[str, Any]) -> None:
+    with ranks_of(path) as ranks:
+        (rank,) = [rank for rank in ranks if rank.device is not None]
+        losses = rank.completeness.losses
+        found = (losses.num_launches, losses.num_lost, losses.num_cut, rank.lost.measure_ns)
+    assert found == completeness.losses_of_profiler(facts)
+
+
+@pytest.mark.traces
+def test_the_reference_finds_the_same_losses(real: tuple[Path, dict[str, Any]]) -> None:
+    assert_lacks_what_the_reference_says(*real)
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize(
+    "name", ["gb10_graphs_one_in_ten", "gb10_graphs_whole", "i07b_third_of_kernels_dropped"]
+)
+def test_the_reference_finds_the_same_losses_of_damaged_traces(name: str, traces: Path) -> None:
+    path = traces / "cases" / f"{name}.json.gz"
+    assert_lacks_what_the_reference_says(path, kineto.document(path))
