@@ -202,15 +202,15 @@ def with_checkpoints(idle_us: int) -> TraceBuilder:
     return trace
 
 
-def with_rare_work(name: str) -> TraceBuilder:
-    """Build 40 marked steps of 10 ms; in some the host is for 50 ms in a range, and they count."""
+def with_rare_work(name: str, num_steps: int = 40, every: int = 8) -> TraceBuilder:
+    """Build marked steps of 10 ms; in some the host is for 50 ms in a range, and they count."""
     trace, at = TraceBuilder(), 0
-    for step in range(40):
+    for step in range(num_steps):
         begin = at
         for place in range(5):
             trace.kernel(at, at + 2_000 * US, f"gemm_{place}", launch=(at, at + US))
             at += 2_000 * US
-        if step % 8 == 7:
+        if step % every == 7:
             trace.nvtx(name, at - 3_000 * US, at + 50_000 * US - 10 * US)
             at += 50_000 * US
         trace.nvtx(f"step {step}", begin, at - US)
@@ -289,6 +289,7 @@ PROGRAMS: dict[str, Callable[[], TraceBuilder]] = {
     "more idle time than rare checkpoints": lambda: with_checkpoints(9_000),
     "checkpoints in steps that count": lambda: with_rare_work("save_checkpoint"),
     "code of the host in steps that count": lambda: with_rare_work("upload"),
+    "one slow step that counts": lambda: with_rare_work("data loading", 13, 13),
     "steps that become longer": lambda: that_changes(1.3),
     "steps that grow, none of them slow": that_grows,
     "more idle time than steps become longer by": lambda: that_changes(1.3, 9_000),

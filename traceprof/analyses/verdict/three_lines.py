@@ -214,13 +214,13 @@ def _rare(headline: Headline, analysis: RunResult) -> ThreeLines | None:
     """Return the verdict on slow steps; None where something in the other ones costs more.
 
     These are steps that the mean leaves out, those with a cause that has a remedy, and where the
-    costliest finding has no known cause, those in which something ran that ran nowhere else. Steps
-    at the beginning are no such ones: they come once, however long the training is. They are where
-    the costliest finding lies in one step.
+    costliest finding has no known cause, those in which something ran that ran nowhere else. Where
+    the costliest finding lies in one step all are, also those at the beginning: these come once,
+    however long the training is.
     """
     causes = headline.causes
     is_once = any(advice.startswith(LOOK_AT) for cause in causes[:1] for advice in cause.advice[:1])
-    uses = (StepUse.RARE, StepUse.OPENING) if is_once else (StepUse.RARE,)
+    uses = (StepUse.RARE, StepUse.OPENING, StepUse.STEADY) if is_once else (StepUse.RARE,)
     is_known = bool(causes) and cause_of(causes[0]) != "unknown"
     named = _RARE_ACTIONS.keys() if is_known else RAN
     groups: dict[tuple[int, str, str | None], list[SlowStep]] = defaultdict(list)
@@ -242,8 +242,9 @@ def _rare(headline: Headline, analysis: RunResult) -> ThreeLines | None:
     unit, training = results[rank].unit.unit, results[rank].judged_kind
     one, part = len(steps) == 1, percent(share(extra_ns, judged_ns))
     took = f"{'takes' if one else 'take'} {duration(extra_ns // len(steps))} more"
-    is_opening = results[rank].steps[steps[0].index].use is StepUse.OPENING
-    why = "and at what came before" if is_opening else "where more ran than in usual ones"
+    use = results[rank].steps[steps[0].index].use
+    more = "where more ran than in usual ones"
+    why = more if use is StepUse.RARE or cause in RAN else "and at what came before"
     number = steps[0].number if steps[0].host_number is None else steps[0].host_number
     look = f"Look at {unit.word} {number}, {why}"
     problem = (
