@@ -11,6 +11,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import instrument
 from instrument import training
+from instrument.core import nvtx_ranges
 from tests.support.recording import build_tool, record
 
 
@@ -29,9 +30,11 @@ def tool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _disabled_afterwards() -> Iterator[None]:
-    """Leave no wrapper behind."""
+    """Leave no wrapper behind, and write ranges as before."""
+    before = {**vars(nvtx_ranges)}
     yield
     instrument.disable()
+    vars(nvtx_ranges).update(before)
 
 
 @pytest.fixture
