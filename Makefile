@@ -70,7 +70,7 @@ validation: $(VENV)/installed  ## Write docs/validation.md from the recordings i
 	$(BIN)/python docs/validation.py
 	$(BIN)/python docs/reruns.py
 
-sample: $(VENV)/installed-test  ## Write the sample traces anew, what analyze prints of each, and of some what whatif prints and the dashboard shows
+sample: $(VENV)/installed-test  ## Write the sample traces anew, and beside each what analyze prints
 	rm -f sample_traces/*.sqlite sample_traces/*.truth.json sample_traces/*.txt
 	$(BIN)/python -m sample_traces.simulator ddp --gpus 2 --steps 6 --kernels-per-step 40 --seed 1 \
 		-o sample_traces/ddp.sqlite
@@ -81,8 +81,6 @@ sample: $(VENV)/installed-test  ## Write the sample traces anew, what analyze pr
 	for report in sample_traces/*.sqlite; do \
 		$(BIN)/traceprof analyze --verbose $$report -o $${report%.sqlite}.txt || exit 1; \
 	done
-	$(BIN)/python -m tests.support.pages
-	$(BIN)/python -m tests.replay.test_kept_answers
 
 screenshots: $(VENV)/installed-test  ## Take the README's pictures of the dashboard, and a tour of all pages into build/tour (needs chromium)
 	$(BIN)/python docs/screenshots.py

@@ -20,11 +20,11 @@ from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
 
 from dashboards import questions
 from dashboards.server.serving import HOST
-from sample_traces.simulator import simulate_run
+from sample_traces.simulator import simulate_ddp, simulate_run
 from tests.support.dashboard import Serve, serving
 from tests.support.selection import missing, once
 from tests.support.traces import SAMPLE, analysis_of
-from traceprof.analysis import Analysis, analyze
+from traceprof.analysis import FINDING_IDS, Analysis, Options, analyze
 
 MAX_WAIT_MS = 120_000  # on a busy machine the browser's own 5 s are too few
 WINDOW: ViewportSize = {"width": 1280, "height": 800}
@@ -57,6 +57,32 @@ def straggling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Analy
     late: int = json.loads(truth.read_text())["straggler"]["rank"]
     with closing(analyze(*sorted(folder.glob("*.sqlite")))) as made:
         yield made, late
+
+
+@pytest.fixture(scope="session")
+def four_machines(straggling: tuple[Analysis, int]) -> Analysis:
+    return straggling[0]
+
+
+@pytest.fixture(scope="session")
+def twenty_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Analysis]:
+    """Return twenty ranks with two kinds of findings: pages draw some and sum up the others."""
+    path = tmp_path_factory.mktemp("twenty-ranks") / "ddp.sqlite"
+    simulate_ddp(path, gpus=20, steps=4, kernels_per_step=20, seed=3)
+    others = sorted({*FINDING_IDS} - {"exposed-communication", "straggler"})
+    with closing(analyze(path, options=Options(skip=others))) as made:
+        yield made
+
+
+@pytest.fixture
+def of_sample(request: pytest.FixtureRequest) -> Iterator[Analysis]:
+    """Return the analysis of a sample, or what the fixture of this name gives."""
+    path = SAMPLE.with_stem(request.param)
+    if not path.exists():
+        yield request.getfixturevalue(request.param)
+        return
+    with analysis_of(path) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

@@ -9,13 +9,18 @@ import pytest
 
 from dashboards.address import Address, parse
 from dashboards.pages import overview
+from dashboards.pages import ranks as ranks_page
+from dashboards.pages import steps as steps_page
+from dashboards.pages import what_if as what_if_page
+from dashboards.questions import PendingAnswer
 from dashboards.view import View
 from tests.support.dashboard import components, text
-from tests.support.pages import shown
+from tests.support.pages import lines_of
 from tests.support.selection import known, long_after
 from tests.support.traces import SAMPLE_FOLDER, analysis_of
 from traceprof.analysis import Analysis
 from traceprof.findings import by_id
+from traceprof.replay.whatif import answers_to
 
 REPORTS = ("training", "nccl-serialization", "ddp", "warm-up", "launch-queue-stall")
 
@@ -40,10 +45,15 @@ def column(page: str, table: str, head: str) -> dict[str, float]:
     return {row[0].strip(): float(row[place]) for row in rows}
 
 
-@pytest.mark.parametrize("sample", long_after(1, REPORTS))
-def test_what_is_shown_twice_is_shown_alike(sample: str) -> None:
+def test_what_is_shown_twice_is_shown_alike(analysis: Analysis) -> None:
+    view = View(analysis, Address())
+    drawn = PendingAnswer(answers_to(analysis, ()), is_over=True)
     said, steps, ranks, what_if = (
-        shown(sample, title) for title in ("Overview", "Steps", "Ranks", "What if")
+        "\n".join(lines_of(tree))
+        for tree in (
+            *(page.layout(view) for page in (overview, steps_page, ranks_page)),
+            what_if_page.drawn(drawn),
+        )
     )
     (takes, rank) = known(re.search(r"A step takes ([\d.]+) ms on rank (\d)", said)).groups()
     lengths = column(steps, "steps", "step (ms)")
