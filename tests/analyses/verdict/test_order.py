@@ -202,7 +202,7 @@ def with_checkpoints(idle_us: int) -> TraceBuilder:
     return trace
 
 
-def with_rare_work(name: str, num_steps: int = 40, every: int = 8) -> TraceBuilder:
+def with_rare_work(name: str, num_steps: int = 40, every: int = 8, first: int = 7) -> TraceBuilder:
     """Build marked steps of 10 ms; in some the host is for 50 ms in a range, and they count."""
     trace, at = TraceBuilder(), 0
     for step in range(num_steps):
@@ -210,7 +210,7 @@ def with_rare_work(name: str, num_steps: int = 40, every: int = 8) -> TraceBuild
         for place in range(5):
             trace.kernel(at, at + 2_000 * US, f"gemm_{place}", launch=(at, at + US))
             at += 2_000 * US
-        if step % every == 7:
+        if step % every == first:
             trace.nvtx(name, at - 3_000 * US, at + 50_000 * US - 10 * US)
             at += 50_000 * US
         trace.nvtx(f"step {step}", begin, at - US)
@@ -288,6 +288,7 @@ PROGRAMS: dict[str, Callable[[], TraceBuilder]] = {
     "rare checkpoints": lambda: with_checkpoints(0),
     "more idle time than rare checkpoints": lambda: with_checkpoints(9_000),
     "checkpoints in steps that count": lambda: with_rare_work("save_checkpoint"),
+    "a checkpoint is read in the first step": lambda: with_rare_work("load_checkpoint", 40, 40, 0),
     "code of the host in steps that count": lambda: with_rare_work("upload"),
     "one slow step that counts": lambda: with_rare_work("data loading", 13, 13),
     "steps that become longer": lambda: that_changes(1.3),
@@ -447,6 +448,28 @@ def test_waits_of_a_host_gain_more_than_their_idle_time_and_why_is_said() -> Non
     finding = made("host-sync", Saving.at_most(300), 100)
     assert why_more(finding, 100) == "waits while the GPU works go, too"
     assert why_more(finding, 290) is None
+
+
+@pytest.mark.parametrize(
+    ("id_", "assume", "others_wait_ns", "why"),
+    [
+        ("uneven-kernels", "equal-kernels", 90, "other ranks wait for them"),
+        (
+            "uneven-kernels",
+            "equal-kernels",
+            None,
+            "that is only what lies beyond the mean of all ranks",
+        ),
+        ("host-stall", "no-host-stall", None, None),
+    ],
+)
+def test_what_gains_more_than_it_costs_where_waits_of_others_are_not_known(
+    id_: str, assume: str, others_wait_ns: int | None, why: str | None
+) -> None:
+    finding = replace(
+        made(id_, Saving.at_most(300, assume)), metrics={"others_wait_ns": others_wait_ns}
+    )
+    assert why_more(finding, 100) == why
 
 
 _MAX_PAGE = 400  # words

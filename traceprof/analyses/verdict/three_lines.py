@@ -226,7 +226,8 @@ def _rare(headline: Headline, analysis: RunResult) -> ThreeLines | None:
     groups: dict[tuple[int, str, str | None], list[SlowStep]] = defaultdict(list)
     results = {result.rank: result for result in analysis.breakdown}
     for rank, step in slow_for_themselves(analysis.measured.slow_steps, analysis.breakdown):
-        if results[rank].steps[step.index].use in uses or step.cause in named:
+        use = results[rank].steps[step.index].use
+        if use in uses or (step.cause in named and use is not StepUse.OPENING):
             groups[rank, step.cause, step.label].append(step)
     if headline.lengths is None or not groups:
         return None
@@ -444,7 +445,7 @@ def why_more(finding: Finding, per_step_ns: int) -> str | None:
     gained = saving.high_ns if saving.step_ns is None else saving.step_ns
     is_more = (gained or 0) > _MUCH_MORE * per_step_ns
     why = saving.assume or finding.id
-    if finding.metrics.get("others_wait_ns", 0) is None:
+    if why == "equal-kernels" and finding.metrics.get("others_wait_ns") is None:
         why = "alone"
     return _GAINS_BESIDE.get(why) if is_more else None
 
