@@ -12,7 +12,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from traceprof import findings as f
-from traceprof import intervals, labels
+from traceprof import intervals
 from traceprof.analyses.kernels.kernel_table import named_signatures
 from traceprof.analyses.remedies import GRAPH_BREAKS, GRAPHS
 from traceprof.analyses.results import CostResult, facts_of
@@ -25,6 +25,7 @@ from traceprof.kernel_names import function_name, short_title
 from traceprof.kernel_names.categories import Category, KernelKind, kernel_kind
 from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import covered_in_mean, only_step, share_per_step
+from traceprof.run.step_ranges import OPTIMIZER_RANGES
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, numbered
 from traceprof.units import counted, duration, percent
@@ -372,7 +373,6 @@ _MUCH_LAYOUT = 0.25
 
 
 ID = "unfused-kernels"
-_OPTIMIZER_RANGES = re.compile(rf"\A(?:{labels.OPTIMIZER_STEP}(?: |\Z)|Optimizer\.step#)")
 _MAX_NAMED = 3  # kernels of a chain
 # A compiler also fuses two in a row, and those between which others run that need not.
 _LIMITED_BY = "the time of kernels that only read and write memory, and of launching them"
@@ -539,7 +539,7 @@ def _most_ns(
 
 
 def _in_optimizer(rank: Rank, chosen: Int64) -> Mask | None:
-    ranges = rank.trace.ranges(_OPTIMIZER_RANGES, rank.process).get(rank.process)
+    ranges = rank.trace.ranges(OPTIMIZER_RANGES, rank.process).get(rank.process)
     if ranges is None or len(ranges.start_ns) == 0 or not rank.calls:
         return None
     inside = intervals.union(ranges.start_ns, np.minimum(ranges.end_ns, intervals.BEYOND_NS))

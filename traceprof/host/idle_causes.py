@@ -36,7 +36,7 @@ from enum import Enum
 import numpy as np
 from msgspec.structs import replace
 
-from traceprof import intervals, labels
+from traceprof import intervals
 from traceprof.host import host_code as names
 from traceprof.host.host_code import (
     NamedSpans,
@@ -62,7 +62,7 @@ from traceprof.host.idle_gaps import (
     starting_at,
     streams_by_thread,
 )
-from traceprof.host.places import PlaceKind, place_ranges, places
+from traceprof.host.places import OPTIMIZED, PlaceKind, place_ranges, places
 from traceprof.host.stalls import HostStalls, host_stalls
 from traceprof.host.thread_evidence import HostEvidence, host_evidence
 from traceprof.intervals import Int64, Intervals, Mask
@@ -70,6 +70,7 @@ from traceprof.kernel_names import function_name
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.rank import Rank, Window
 from traceprof.run.steady_steps import covered_in_mean
+from traceprof.run.step_ranges import OPTIMIZER_RANGES
 from traceprof.structs import Record
 from traceprof.trace.grouping import distinct_values, is_in, named_sums, reached_before, sums
 from traceprof.trace.model.host import ApiCalls
@@ -79,10 +80,7 @@ MAX_STRETCH_NS = 10_000_000
 """Longer stretches of host code, or of unknown time, are no consequence of a wait."""
 
 
-# Of instrument, of PyTorch's profiler, and as a function of Python.
-_OPTIMIZER_STEP = re.compile(
-    rf"\A{labels.OPTIMIZER_STEP}(?: |\Z)|\AOptimizer\.step#|torch/optim/\w+\.py\(\d+\): step\Z"
-)
+_OPTIMIZER_STEP = re.compile(f"{OPTIMIZER_RANGES.pattern}|{OPTIMIZED}")
 
 
 class IdleCause(Enum):

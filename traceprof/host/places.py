@@ -57,7 +57,7 @@ class PlaceKind(str, Enum):
 
 _COMPILED = r"torch/_dynamo/convert_frame\.py\(\d+\): "
 _SCALED = r"torch/(?:cuda/)?amp/grad_scaler\.py\(\d+\): "
-_OPTIMIZED = r"torch/optim/\w+\.py\(\d+\): step\Z"
+OPTIMIZED = r"torch/optim/\w+\.py\(\d+\): step\Z"
 # With who opens such ranges.
 _PATTERNS = {
     # instrument; torch/utils/data/dataloader.py and datapipes (a range per class); Lightning's
@@ -98,7 +98,7 @@ _PATTERNS = {
     # Lightning's optimizer_step; Megatron's optimizer
     PlaceKind.OPTIMIZER: (
         rf"\A{labels.OPTIMIZER_STEP}(?: |\Z)|\AOptimizer\.|(?i:(?<![a-z])(?:optimi[sz]er"
-        rf"|zero_grad|clip_grad\w*|lr_scheduler)(?![a-z]))|{_OPTIMIZED}"
+        rf"|zero_grad|clip_grad\w*|lr_scheduler)(?![a-z]))|{OPTIMIZED}"
     ),
     # torch/distributed/fsdp: FSDP::pre_forward (MODULE) of fully_shard,
     # FullyShardedDataParallel._pre_forward of FSDP1
@@ -144,7 +144,7 @@ _NO_PLACE = (
 PLACES = re.compile(rf"\A(?!{_NO_PLACE})(?s:.)")
 _FUNCTIONS = re.compile(
     rf"{evidence.PYTHON_LOADING.pattern}|{evidence.PYTHON_SETUP.pattern}"
-    rf"|{evidence.HOST_WORK.pattern}|{_COMPILED}|{_SCALED}|{_OPTIMIZED}|\Ann\.Module: "
+    rf"|{evidence.HOST_WORK.pattern}|{_COMPILED}|{_SCALED}|{OPTIMIZED}|\Ann\.Module: "
 )
 """Functions of Python that are places: modules, and those of PyTorch by file."""
 _NUMBER = re.compile(r"\d+")

@@ -53,6 +53,8 @@ PATTERNS: tuple[re.Pattern[str], ...] = (
 )
 
 
+OPTIMIZER_RANGES = re.compile(rf"\A(?:{labels.OPTIMIZER_STEP}(?: |\Z)|Optimizer\.step#)")
+"""Steps of optimizers: ranges of `instrument`, and PyTorch's own."""
 # A step ends with its optimizer step: a range of `instrument`, else PyTorch's own.
 _OPTIMIZER_STEPS = (
     re.compile(rf"\A{labels.OPTIMIZER_STEP}(?: |\Z)"),

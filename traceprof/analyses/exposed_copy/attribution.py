@@ -11,9 +11,9 @@ from traceprof.analyses.gradient_buckets import of_operation
 from traceprof.communication.exposure import compute_after
 from traceprof.host.idle_gaps import busiest_stream
 from traceprof.intervals import NO_NUMBERS, Int64, Mask
-from traceprof.labels import OPTIMIZER_STEP
 from traceprof.run.concurrency import DIRECTIONS, copy_directions
 from traceprof.run.rank import Rank, Window
+from traceprof.run.step_ranges import OPTIMIZER_RANGES
 from traceprof.trace.columns import Rows
 from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import HOST_MEMORY, UNIFIED_COPIES, CopyKind, MemoryKind
@@ -127,7 +127,6 @@ MIN_STEPS = 2
 OPTIMIZER_KERNELS = re.compile(
     r"multi_tensor_apply|adam|sgd|lamb|lars|adagrad|rmsprop|lion", re.IGNORECASE
 )
-OPTIMIZER_RANGES = re.compile(rf"{OPTIMIZER_STEP}\b|Optimizer\.step#")
 
 
 def gradient_copies(rank: Rank) -> Int64:
