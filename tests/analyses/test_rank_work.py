@@ -175,7 +175,7 @@ def test_kernels_that_are_no_products_tell_of_no_clock() -> None:
 def test_ranks_that_share_a_gpu_are_peers_only_if_they_reduce_together() -> None:
     ranks = planted(np.random.default_rng(5), "constant", 0.6, (2, 12))
     for groups, named in (((), []), ([((0, 1), 2)], [1])):
-        both = work_of(ranks, CLOCKS, [None] * 2, groups, [(None, None)] * 2, [True, True])
+        both = work_of(ranks, CLOCKS, [None] * 2, groups, [(None, None)] * 2, {0, 1})
         assert [excess.member for excess in both.excesses] == named
 
 

@@ -16,7 +16,7 @@ that is nothing, on average.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -211,7 +211,7 @@ def _guarded(measured: MeasuredRun) -> RunWork:
         stages,
         _groups(measured.ranks, [rank.rank for rank in measured.placed]),
         list(zip(forward, backward, strict=True)),
-        [rank.rank in shared for rank in measured.placed],
+        {index for index, rank in enumerate(measured.placed) if rank.rank in shared},
     )
 
 
@@ -249,16 +249,16 @@ def work_of(
     stages: Sequence[int | None],
     groups: Sequence[tuple[tuple[int, ...], int]],
     passes: Sequence[tuple[int | None, int | None]],
-    shares_gpu: Sequence[bool] = (),
+    sharing: Collection[int] = (),
 ) -> RunWork:
     """Compare the work of ranks.
 
     `groups`: ranks that reduce together, and how many they are with those not recorded. `passes`:
-    by rank, the median compute of a forward and of a backward, ns. `shares_gpu`: by rank, whether
-    another one slows its kernels down, so that only what it reduces with others shows its peers.
+    by rank, the median compute of a forward and of a backward, ns. `sharing`: ranks that share a
+    GPU with others, which slow their kernels down: their peers are only ranks they reduce with.
     """
     tables = _tables(placed, clocks)
-    peers = _peers(tables.num_kernels, stages, groups, shares_gpu)
+    peers = _peers(tables.num_kernels, stages, groups, sharing)
     rows = []
     for index, rank in enumerate(placed):
         shared = tables.total_ns[index][tables.has_step[index]]
@@ -502,7 +502,7 @@ def _peers(
     num_kernels: Float64,
     stages: Sequence[int | None],
     groups: Sequence[tuple[tuple[int, ...], int]],
-    shares_gpu: Sequence[bool] = (),
+    sharing: Collection[int] = (),
 ) -> list[tuple[tuple[int, ...], int | None, int | None]]:
     """Return sets of peers: members, the size of their group (None by work), and the stage.
 
@@ -528,9 +528,7 @@ def _peers(
         if len(together) > 1
     ]
     left = [
-        first
-        for first, together in grouped.items()
-        if len(together) == 1 and not any(shares_gpu[first : first + 1])
+        first for first, together in grouped.items() if len(together) == 1 and first not in sharing
     ]
     while left:
         one = left[0]
