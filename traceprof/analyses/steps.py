@@ -22,7 +22,13 @@ from traceprof.intervals import NO_NUMBERS, Int64, Intervals
 from traceprof.kernel_names import function_name
 from traceprof.run.mean_change import halves, trend
 from traceprof.run.rank import Rank, Window
-from traceprof.run.steady_steps import StepUse, kinds_of_steps, marked_number, steady_steps
+from traceprof.run.steady_steps import (
+    StepUse,
+    kinds_of_steps,
+    marked_number,
+    number_of_idle,
+    steady_steps,
+)
 from traceprof.run.step_ranges import StepWindows
 from traceprof.run.windows import shown_window
 from traceprof.structs import Record, by_key
@@ -526,7 +532,7 @@ def slow_steps(rank: Rank, judged: Window) -> SlowSteps:
             SlowStep(
                 index=int(chosen[step]) - first,
                 number=int(steps.number[step]),
-                host_number=at.host_number(step, why),
+                host_number=why.host_number,
                 step_ns=int(length[step]),
                 extra_ns=int(extra[step]),
                 counts=bool(steady.uses[step] == StepUse.STEADY),
@@ -542,8 +548,7 @@ class _Why(NamedTuple):
     cause: str
     label: str | None
     ns: int
-    at_ns: int | None  # on the host, when it happened; None for what the GPU did
-    outside_ns: int | None = None  # the same if that is in no step's range: the next one needs it
+    host_number: int | None  # on the host's mark in which it happened; None without marks
 
 
 class _Steps:
@@ -589,7 +594,8 @@ class _Steps:
             candidates, key=lambda one: one.spent[step] * (1.1 - 0.1 * (one.cause in _OTHERS))
         )
         place = int(np.searchsorted(when.end_ns, self.start_ns[step], side="right"))
-        return _Why(cause, label, int(spent[step]), int(when.start_ns[min(place, len(when) - 1)]))
+        number = marked_number(self.rank, int(when.start_ns[min(place, len(when) - 1)]))
+        return _Why(cause, label, int(spent[step]), number)
 
     def grew(self, step: int, *, is_named: bool) -> _Why:
         """Return the part of a step that grew most over the usual step."""
@@ -611,11 +617,10 @@ class _Steps:
             if 2 * held_ns > grown:
                 part, grown = LATE_RETURN, min(held_ns, grown)
         gaps = intervals.clip(self.idle, low, high)
-        if part in _PARTS or not len(gaps):
-            return _Why(part, label, grown, None)
-        longest = int(np.argmax(gaps.length_ns))
-        begin, end = int(gaps.start_ns[longest]), int(gaps.end_ns[longest])
-        return _Why(part, label, grown, begin + (end - begin) // 2, end)
+        if part not in _PARTS and len(gaps):
+            return _Why(part, label, grown, number_of_idle(self.rank, gaps))
+        number = None if self.rank.step_ranges is None else int(self.number[step])
+        return _Why(part, label, grown, number)
 
     def _held_in_waits(self, step: Window) -> int:
         calls = self.rank.calls
@@ -642,12 +647,6 @@ class _Steps:
         own = np.where(elsewhere > 0, 0, here)
         is_share = own.sum() >= _MIN_CANDIDATE * growth.clip(0).sum() > 0
         return function_name(names[int(ids[np.argmax(own if is_share else growth)])])
-
-    def host_number(self, step: int, why: _Why) -> int | None:
-        """Return the number of the host's step in which something happened, or the last before."""
-        if why.at_ns is None:
-            return None if self.rank.step_ranges is None else int(self.number[step])
-        return marked_number(self.rank, why.at_ns, why.outside_ns)
 
 
 def _candidates(rank: Rank, steps: _Steps, slow: Int64, extra: Int64) -> Iterator[_Candidate]:

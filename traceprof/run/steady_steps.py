@@ -242,27 +242,31 @@ def only_step(
     marked = None
     if is_idle:
         low, high = int(steps.start_ns[judged[most]]), int(steps.end_ns[judged[most]])
-        marked = _number_of_idle(rank, intervals.clip(covered, low, high))
+        marked = number_of_idle(rank, intervals.clip(covered, low, high))
     return OnlyStep(number if marked is None else marked, len(judged))
 
 
-def _number_of_idle(rank: Rank, idle: Intervals) -> int | None:
-    """Return the number on the host's mark around the longest idle gap; see `marked_number`."""
+def number_of_idle(rank: Rank, idle: Intervals) -> int | None:
+    """Return the number on the host's mark around the middle of the longest idle gap, else its end.
+
+    What is in no step's range belongs to the step in which it is needed.
+    """
     longest = int(np.argmax(idle.length_ns))
     start, end = int(idle.start_ns[longest]), int(idle.end_ns[longest])
     return marked_number(rank, start + (end - start) // 2, end)
 
 
-def marked_number(rank: Rank, at_ns: int, needed_ns: int | None = None) -> int | None:
+def marked_number(rank: Rank, at_ns: int, else_ns: int | None = None) -> int | None:
     """Return the number on the host's mark around some time, or the last before; None without any.
 
-    `needed_ns`: what is in no step's range belongs to that in which it is needed.
+    `else_ns`: the time that counts where no mark is around the first.
     """
     ranges = rank.step_ranges
     if ranges is None or not len(ranges.start_ns):
         return None
-    if needed_ns and not ((ranges.start_ns <= at_ns) & (at_ns < ranges.end_ns)).any():
-        at_ns = needed_ns
+    is_marked = ((ranges.start_ns <= at_ns) & (at_ns < ranges.end_ns)).any()
+    if else_ns is not None and not is_marked:
+        at_ns = else_ns
     place = int(np.searchsorted(ranges.start_ns, at_ns, side="right")) - 1
     return int(ranges.number[max(place, 0)])
 
