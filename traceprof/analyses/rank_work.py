@@ -126,8 +126,9 @@ class Excess(Record, frozen=True):
     # its thread blocks as a multiple of the others' mean, or its kernels where grids are unknown
     work: float
     name: str | None = None  # of the only kernel that is uneven
-    # the share of its matrix products in parts of the step where they take as long on the others
-    alike_fraction: float = 0.0
+    # the share of its matrix products in parts of the step where they take as long on the others;
+    # None where that tells nothing of its GPU
+    alike_fraction: float | None = None
 
 
 class RunWork(Record, frozen=True):
@@ -604,22 +605,22 @@ def _of_rank(own: _Table, column: int, length_ns: Float64, name: int | None = No
     )
 
 
-def _alike_fraction(own: _Table, column: int) -> float:
-    """Return the share of products in parts of the step where they hardly take longer, or 0.
+def _alike_fraction(own: _Table, column: int) -> float | None:
+    """Return the share of products in parts of the step where they hardly take longer.
 
-    Of few steps, parts may be all before a clock fell. Where other kernels make most of the excess,
-    products tell nothing.
+    None of few steps, as parts may be all before a clock fell, and where products do not make most
+    of an excess.
     """
     if len(own.steps) < MIN_STEPS:
-        return 0.0
+        return None
     mine, others, all_mine, all_others = (
         some
         for length_ns in (own.products_ns, own.total_ns)
         for some in (length_ns[:, column], np.delete(length_ns, column, axis=1).mean(axis=1))
     )
     beyond = mine.sum() - others.sum()
-    if beyond <= _MOSTLY * (all_mine.sum() - all_others.sum()):
-        return 0.0
+    if beyond <= max(_MOSTLY * (all_mine.sum() - all_others.sum()), 0):
+        return None
     is_alike = mine <= others * (1 + _LITTLE_SLOWER * beyond / max(others.sum(), 1.0))
     return float(mine[is_alike].sum() / mine.sum())
 

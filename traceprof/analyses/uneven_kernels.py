@@ -143,10 +143,11 @@ class UnevenKernelsMetrics(f.Metrics):
     ]
     kernel: Annotated[str | None, "the only kernel that is uneven; null where all kernels count"]
     alike_fraction: Annotated[
-        f.Fraction,
+        f.Fraction | None,
         "the share of its matrix multiplications, convolutions and attention in parts of the step"
         " (between two meetings of the ranks) where they take as long on its peers, within a"
-        " quarter of the excess",
+        f" quarter of the excess; null under {rank_work.MIN_STEPS} steps, or where they do not make"
+        " most of it",
     ]
     coverage: Annotated[f.Fraction, "1: all kernels of the compared steps are counted"]
 
@@ -265,7 +266,7 @@ def cause_of(metrics: UnevenKernelsMetrics) -> str:
         return ONE_KERNEL
     if metrics.clock is not None and metrics.clock < 1 - MIN_LOWER_CLOCK:
         return CLOCK
-    if metrics.alike_fraction >= MIN_ALIKE:
+    if (metrics.alike_fraction or 0.0) >= MIN_ALIKE:
         return PARTS
     return HARDWARE if metrics.is_constant else UNKNOWN
 
@@ -285,8 +286,8 @@ def because(metrics: UnevenKernelsMetrics) -> str:
         return f"its GPU is slower {known}".rstrip() + hint
     return {
         ONE_KERNEL: "its other kernels take as long as theirs: see what this one works on",
-        PARTS: "its GPU is as fast as theirs in"
-        f" {percent(metrics.alike_fraction)} of its matrix products: see what the others work on",
+        PARTS: f"its GPU is as fast as theirs in {percent(metrics.alike_fraction or 0.0)} of its"
+        " matrix products: see what the others work on",
         CHANGING: "the work changes from step to step: sequences or experts",
         UNKNOWN: "too few steps show whether it is always this rank",
     }[cause]
