@@ -184,8 +184,10 @@ def test_a_hash_that_two_headers_share(path: Path, monkeypatch: pytest.MonkeyPat
     assert outcome(path, "ac") == "partly"
 
 
-def test_rows_that_leave_their_page_anywhere(path: Path) -> None:
+@pytest.mark.parametrize("reserved", [0, 20])
+def test_rows_that_leave_their_page_anywhere(path: Path, reserved: int) -> None:
     # One row in each table: a wrong length of what stays on the page makes a wrong number.
+    reserve(path, 512, reserved)
     lengths = [(text, rest) for text in range(20, 60) for rest in (400, 470, 477, 900, 1500, 2000)]
     tables = [f"t{number}" for number in range(len(lengths))]
     with closing(written(path)) as connection:
