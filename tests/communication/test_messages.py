@@ -126,6 +126,8 @@ def test_a_group_that_the_capture_cut(tmp_path: Path) -> None:
     builder.kernel(30, 40, ALL_REDUCE, launch=(11, 12))
     in_group(builder, ("ncclAllReduce", 7, 100), at=100)
     builder.kernel(300, 400, ALL_REDUCE, launch=(160, 162))
+    call(builder, "ncclGroupStart", 500, 501)  # its ncclGroupEnd was after the capture
+    call(builder, "ncclAllReduce", 502, 503, 7, 10)
     assert one(builder, tmp_path).bytes.tolist() == [-1, 100]
 
 

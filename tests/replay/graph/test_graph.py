@@ -153,6 +153,22 @@ def test_steps_that_are_not_steady_count_nothing(numbers: list[int]) -> None:
     assert by_end.tolist() == pytest.approx([0, 0, 1 / 2, 0, 0, 1 / 2])
 
 
+def test_a_sample_has_the_mix_of_all_steps() -> None:
+    """Of twenty steps five are long; of the six that are replayed three are."""
+    lengths = [10] * 12 + [50] * 3 + [10] * 3 + [50] * 2
+    by_begin, _ = steady_shares([steps_by_rank(10, 11, 12, 13, 14, 15)], ran(lengths, {}))
+    assert by_begin.sum() == pytest.approx(1)
+    assert by_begin[2:5].sum() == pytest.approx(5 / 20)
+
+
+def test_the_last_step_of_a_phase_is_not_measured_by_its_end() -> None:
+    """What the phase ends with, a copy of all results, is launched in it."""
+    uses = {2: StepUse.CUT, 5: StepUse.CUT}
+    by_begin, by_end = steady_shares([steps_by_rank(*range(6))], ran([10] * 6, uses))
+    assert by_begin.tolist() == pytest.approx([1 / 4, 1 / 4, 0, 1 / 4, 1 / 4, 0])
+    assert by_end.tolist() == pytest.approx([0, 1 / 3, 0, 0, 1 / 3, 1 / 3])
+
+
 def test_without_steps_all_is_one() -> None:
     for result in (ran([], {}), ran([5, 5], {})):
         shares = steady_shares([steps_by_rank(0, is_marked=False)], result)
