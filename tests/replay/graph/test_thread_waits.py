@@ -1,4 +1,4 @@
-"""Waits for the lock of CUDA's driver, on planted calls of two threads."""
+"""Waits of threads for each other and for the lock of CUDA's driver, on two planted calls."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +8,24 @@ import pytest
 
 from traceprof.intervals import NO_NUMBERS
 from traceprof.replay.graph.columns import HostCalls
-from traceprof.replay.graph.host_waits import MAX_UNLOCKING_NS, lock_waits
+from traceprof.replay.graph.host_waits import MAX_UNLOCKING_NS, hand_overs, lock_waits
+
+
+def process(*calls_us: tuple[int, int], begin_us: int = 0) -> Any:
+    """A process of threads that all launch, with one call each."""
+    start, end = 1_000 * np.array(calls_us).T
+    number = np.arange(len(calls_us))
+    calls = HostCalls(number, start, end, number, number >= 0, number, number, num_all=len(number))
+    return SimpleNamespace(
+        begin_ns=begin_us * 1_000, calls=calls, call_names=0 * number, launching_threads=number
+    )
+
+
+@pytest.mark.parametrize(("begin_us", "woken"), [(0, [1]), (100, [])])
+def test_what_had_returned_before_the_replay_begins_woke_nobody(
+    begin_us: int, woken: list[int]
+) -> None:
+    assert hand_overs(process((0, 5), (500, 505), begin_us=begin_us)).call.tolist() == woken
 
 
 @pytest.mark.parametrize(
@@ -23,10 +40,6 @@ from traceprof.replay.graph.host_waits import MAX_UNLOCKING_NS, lock_waits
 def test_a_call_waits_for_the_lock_that_a_long_call_of_another_thread_held(
     holder_us: tuple[int, int], waiter_us: tuple[int, int], *, waits: bool
 ) -> None:
-    start, end = 1_000 * np.array([holder_us, waiter_us]).T
-    number = np.arange(2)
-    calls = HostCalls(number, start, end, number, number >= 0, number, number, num_all=2)
-    process: Any = SimpleNamespace(calls=calls, launching_threads=number)
     no_waits: Any = SimpleNamespace(call=NO_NUMBERS)
-    found = lock_waits(process, no_waits)
+    found = lock_waits(process(holder_us, waiter_us), no_waits)
     assert (found.call.tolist(), found.after.tolist()) == (([1], [0]) if waits else ([], []))
