@@ -153,7 +153,7 @@ LABELS = (
 
 PROGRAMS = {
     "hidden by the receiver's compute": staged(
-        TraceBuilder().kernel(0, 400).kernel(90, 310, device=1), 100, 77
+        TraceBuilder().kernel(0, 50).kernel(90, 310, device=1), 100, 77
     ),
     "unknown memory": TraceBuilder()
     .memcpy(0, 10)

@@ -273,6 +273,9 @@ PROGRAMS: dict[str, Callable[[], TraceBuilder]] = {
     "small and larger ones": larger_ones,
     "beside compute": beside_compute,
     "without groups": without_groups,
+    "groups beside operations of no group": lambda: pairs(
+        without_groups(), 3, 100_000, size=4, start=MS
+    ),
     "one group": lambda: pairs(TraceBuilder(), 1, 100_000),
     "less than a fifth more": lambda: phases(TraceBuilder(), 200_000, 230_000),
     "cheaper": lambda: phases(TraceBuilder(), 300_000, 200_000),
