@@ -98,7 +98,7 @@ ORDERS = {
     ],
     "the cost comes first, then what is expected": [
         made("exposed-copy", Saving.at_most(100), severity=Severity.HIGH),
-        made("host-stall", replayed(300, 250, 350)),
+        made("straggler", replayed(300, 250, 350)),
         made("link-saturated", Saving.at_most(400, "x")),  # seven tenths of it are expected
         made("unfused-kernels", replayed(700, 0, 300)),  # nothing is promised: a limit
         made("link-underused", impact_ns=98),

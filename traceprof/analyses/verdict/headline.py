@@ -31,15 +31,19 @@ def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
 
     By severity, which is the cost, then by the gain that is expected. A cause that explains at
     least two fifths of what another finding costs stands before it, at the better of their two
-    places: they are one action. Where a rank is late, what a step gains by others beyond their cost
-    is mostly that this rank is late no more.
+    places: they are one action. Where a rank is late, what a step gains by others beyond their
+    cost is, up to what that rank costs, that it is late no more.
     """
     findings = [*findings]
-    is_late = any(finding.id == "straggler" for finding in findings)
+    late = [one.impact_fraction for one in findings if one.id == "straggler"]
+    late_ns = max(late, default=0.0) * step_ns
 
     def key(finding: Finding) -> tuple[object, ...]:
-        is_capped = is_late and finding.id != "straggler"
-        return _key(finding, step_ns, finding.impact_fraction * step_ns if is_capped else None)
+        expected: float = expected_ns(finding, step_ns)
+        if finding.id != "straggler":
+            beyond_ns = max(expected - finding.impact_fraction * step_ns, 0)
+            expected -= min(beyond_ns, late_ns)
+        return -finding.severity.level, -expected, -finding.impact_ns, finding.id, finding.rank
 
     def by_cost(finding: Finding) -> tuple[object, ...]:
         return -finding.severity.level, -finding.impact_ns, key(finding)
@@ -112,17 +116,6 @@ def as_parts(findings: Iterable[Finding], wholes: Iterable[Finding]) -> list[Fin
         is_inside = finding.impact_ns <= costs.get((whole or "", finding.rank), -1)
         marked.append(replace(finding, part_of=whole if is_inside else None))
     return marked
-
-
-def _key(finding: Finding, step_ns: int, most_ns: float | None) -> tuple[object, ...]:
-    expected = expected_ns(finding, step_ns)
-    return (
-        -finding.severity.level,
-        -(expected if most_ns is None else min(expected, most_ns)),
-        -finding.impact_ns,
-        finding.id,
-        finding.rank,
-    )
 
 
 MAX_CAUSES = 3
