@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from traceprof.host.idle_causes import IdleCause, details, idle_causes
 from traceprof.host.thread_evidence import CallCounts, call_counts
 from traceprof.run.program import Program
 from traceprof.run.rank import Rank, Window
+from traceprof.run.steady_steps import OnlyStep
 from traceprof.trace.model.parts import HowToCollect, Part
 
 MAIN = PID, 1
@@ -242,6 +244,7 @@ def test_advice(calls: CallCounts, how: Any, said: str, not_said: str) -> None:
             True,
             "Find out why it compiles anew",
         ),
+        (IdleCause.HOST_CODE, "torch.compile", False, "The host works on something else"),
     ],
 )
 def test_advice_by_what_the_host_was_in(
@@ -249,6 +252,16 @@ def test_advice_by_what_the_host_was_in(
 ) -> None:
     none = CallCounts(0, 100, 0, is_hip=False)
     assert advised(cause, none, recurs=recurs, name=name)[0].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("_compile", "Look at step 3"), ("save_checkpoint", "Save in the background")],
+)
+def test_advice_on_what_happened_in_one_step(name: str, said: str) -> None:
+    """What compiles once does not compile anew; a checkpoint is rare, but recurs."""
+    none, once = CallCounts(0, 100, 0, is_hip=False), {IdleCause.HOST_CODE: OnlyStep(3, 12)}
+    assert advised(IdleCause.HOST_CODE, none, name=name, only_steps=once)[0].startswith(said)
 
 
 @pytest.mark.parametrize("is_of_profiler", [True, False])
@@ -266,6 +279,7 @@ def advised(
     is_of_profiler: bool = False,
     recurs: bool = True,
     name: str = "",
+    only_steps: Mapping[IdleCause, OnlyStep] = {},
 ) -> list[str]:
     facts = HostFacts(
         program=Program(is_pytorch, uses_mpi=False),
@@ -277,6 +291,6 @@ def advised(
         reads_pages=False,
         num_steps=2 if recurs else 1,
         launches_graphs=False,
-        only_steps={},
+        only_steps=only_steps,
     )
     return advice([cause], facts, {cause: name}, {})

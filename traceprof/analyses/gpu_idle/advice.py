@@ -187,6 +187,7 @@ BY_PLACE: dict[PlaceKind, tuple[str, ...]] = {
     ),
 }
 """What to do about code of the host in PyTorch programs, by the place in which it ran longest."""
+_RARE = (PlaceKind.CHECKPOINT, PlaceKind.EVALUATION, PlaceKind.COLLECTION)
 _FROM_POOL = re.compile(r"cudaMalloc(?:FromPool)?Async|cuMemAlloc(?:FromPool)?Async")
 _PINNED = re.compile(r"(?:cuda|hip)(?:HostAlloc|MallocHost|HostMalloc|FreeHost|HostFree|HostReg)")
 _PIN_ONCE = (
@@ -273,9 +274,9 @@ def advice(
     for how long the host slept or ran code at once, for most of that time.
     """
     program, calls = facts.program, facts.calls
-    # Evaluations and checkpoints are rare by nature: their remedies are for that.
+    # These are rare by nature: their remedies are for that.
     host_code = IdleCause.HOST_CODE
-    is_rare = bool(_own(host_code, facts, longest.get(host_code, "")))
+    is_rare = program.is_pytorch and kind_of(longest.get(host_code, "")) in _RARE
     once_only = {*facts.only_steps} - ({host_code} if is_rare else set())
     looks = [
         look_at(facts.only_steps[cause], because(cause, reads_pages=facts.reads_pages))
@@ -408,7 +409,8 @@ def _own(cause: IdleCause, facts: HostFacts, name: str) -> tuple[str, ...]:
     if cause is IdleCause.DATA_LOADING and program.is_pytorch:
         return next((lines for loader, lines in BY_LOADER.items() if loader in name), ())
     is_code = cause is IdleCause.HOST_CODE and program.is_pytorch
-    return BY_PLACE.get(kind_of(name), ()) if is_code else ()
+    kind = kind_of(name) if is_code else PlaceKind.OTHER
+    return BY_PLACE.get(kind, ()) if kind in _RARE or facts.num_steps > 1 else ()
 
 
 def _of_allocation(facts: HostFacts, name: str) -> tuple[str, ...]:
