@@ -109,7 +109,7 @@ def _grid(grid: Any) -> list[str]:
 
 def _cell(column: dict[str, Any], row: dict[str, Any]) -> str:
     value = row.get(column["field"])
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if isinstance(value, (int, float)):
         divided = re.search(r"/ (\S+)$", column.get("valueGetter", {}).get("function", ""))
         rounded = re.search(r"\.(\d)f", column.get("valueFormatter", {}).get("function", ""))
         value = value / float(divided[1]) if divided else value
@@ -135,8 +135,6 @@ def fields_of(data: dict[str, Any]) -> list[str]:
 def value_of(value: Any) -> str:
     """Return a value of a chart; of many numbers the first ones, their extremes and mean."""
     match value:
-        case Component():
-            text = _inline(value)
         case float():
             text = f"{value:.6g}"
         case dict():
