@@ -24,6 +24,7 @@ from dashboards.timeline.tracks import RankTimeline, gpu_timeline, with_host
 from dashboards.view import View
 from tests.support.builders import TraceBuilder
 from tests.support.traces import SAMPLE, analysis_of
+from tests.support.workers import until
 from traceprof.analyses.breakdown import StepMeasures
 from traceprof.analysis import Analysis, analyze
 from traceprof.errors import TraceFormatError
@@ -116,13 +117,17 @@ def asking(analysis: Analysis) -> Ask:
     browser = create_app(analysis).server.test_client()
 
     def ask(route: str, **parameters: object) -> Any:
-        while True:
+        answers: list[Any] = []
+
+        def is_whole() -> bool:
             reply = browser.get(f"/timeline/{route}", query_string=parameters)
             assert reply.status_code == 200, reply.get_data()
             assert reply.mimetype == "application/json"  # names in it are no markup
-            answer = json.loads(reply.get_data())
-            if answer.get("is_all", True):
-                return answer
+            answers.append(json.loads(reply.get_data()))
+            return bool(answers[-1].get("is_all", True)) and answers[-1].get("state") != "asked"
+
+        until(is_whole)
+        return answers[-1]
 
     return ask
 

@@ -3,7 +3,6 @@
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Page, Route, expect
@@ -16,23 +15,10 @@ from tests.support.builders import TraceBuilder
 from tests.support.dashboard import Timeline, asking
 from tests.support.selection import known
 from tests.support.traces import analysis_of
-from tests.support.workers import until
 from traceprof.analysis import Analysis
 from traceprof.replay.critical_path import step_path
 
 STEP = 2
-
-
-def answer(analysis: Analysis, **parameters: object) -> Any:
-    """Return what the server answers once it has worked it out."""
-    ask, replies = asking(analysis), list[Any]()
-
-    def is_answered() -> bool:
-        replies.append(ask("path", **parameters))
-        return bool(replies[-1]["state"] != "asked")
-
-    until(is_answered)
-    return replies[-1]
 
 
 def test_of_very_many_parts_the_longest_are_drawn(
@@ -70,9 +56,10 @@ def test_steps_have_one_path_that_goes_through_all_of_them(analysis: Analysis) -
     (first, *_) = analysis.result.breakdown
     chosen = [step.measures for step in first.steps if STEP <= step.number <= STEP + 2]
     start, end = chosen[0].window_start_ns, chosen[-1].window_start_ns + chosen[-1].window_ns
-    said = answer(analysis, rank=0, start=start, end=end)
+    ask = asking(analysis)
+    said = ask("path", rank=0, start=start, end=end)
     assert said["step"] == f"{STEP}-{STEP + 2}"
-    assert answer(analysis, step=said["step"]) == said
+    assert ask("path", step=said["step"]) == said
     # It has no gaps, and is as long as the steps are together on the rank that ends last.
     ends = [int(part["start"]) + part["length"] for part in said["parts"]]
     assert [int(part["start"]) for part in said["parts"]][1:] == ends[:-1]
@@ -83,13 +70,13 @@ def test_steps_have_one_path_that_goes_through_all_of_them(analysis: Analysis) -
         for result in analysis.result.breakdown
     }
     assert int(said["length"]) == pytest.approx(lengths[said["rank"]], rel=0.01)
-    alone = [answer(analysis, step=STEP + place) for place in range(3)]
+    alone = [ask("path", step=STEP + place) for place in range(3)]
     assert int(said["length"]) == pytest.approx(sum(int(one["length"]) for one in alone), rel=0.02)
 
 
 def test_where_it_cannot_be_known_that_is_said(tmp_path: Path) -> None:
     with analysis_of(TraceBuilder().kernel(0, 100, launch=False).write(tmp_path)) as without_calls:
-        said = answer(without_calls, rank=0, start=0, end=1)
+        said = asking(without_calls)("path", rank=0, start=0, end=1)
     assert said["state"] == "unknown"
     assert "API calls" in said["why"]
 
@@ -104,7 +91,7 @@ def slowly(route: Route) -> None:
 def test_a_link_shows_all_that_it_says_also_where_the_server_is_slow(
     page: Page, sample_url: str, analysis: Analysis
 ) -> None:
-    said = answer(analysis, step=STEP)
+    said = asking(analysis)("path", step=STEP)
     part = next(part for part in said["parts"] if part["row"] is not None)
     timeline = Timeline(page, f"{sample_url}/timeline")
     listed = f"t.data.answer('events', {{rows: '{part['row']}', start: 0, end: 1e12}})"

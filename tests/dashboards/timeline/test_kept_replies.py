@@ -1,6 +1,5 @@
 """What the server replies to the timeline about samples is kept as text."""
 
-import time
 from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple
@@ -94,8 +93,7 @@ def test_what_is_replied(
     reply = asking(of_sample)
 
     def ask(route: str, **asked: object) -> Any:
-        while (said := reply(route, **asked)).get("state") == "asked":
-            time.sleep(0.05)
+        said = reply(route, **asked)
         lines.extend([f"## {route} {value_of(asked)}", *fields_of(said)])
         return said
 
