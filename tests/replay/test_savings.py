@@ -5,6 +5,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import mean
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +46,8 @@ from traceprof.replay.graph.run_graph import (
 )
 from traceprof.replay.graph.steps import MIN_LEAD, MIN_STEPS, Sample, sample_of, step_operations
 from traceprof.replay.graph.weights import Variant
-from traceprof.replay.savings import savings
+from traceprof.replay.results import Answer, Baseline
+from traceprof.replay.savings import _together, savings
 from traceprof.reports.text import plain, render, renderable
 from traceprof.reports.whatif_text import answers_section
 from traceprof.run.steady_steps import StepUse
@@ -114,6 +117,29 @@ def test_nothing_is_promised_that_may_not_come(tmp_path: Path) -> None:
     assert f"without it a step takes at most {at_most} less (no-serialization)" in shown
     assert "It could take" not in shown
     assert (saving.high_ns or 0) > 0
+
+
+def test_nothing_counts_twice() -> None:
+    """Of a step of 1 ms; what is gone with another finding, a limit, or noise counts nothing."""
+    replay: Any = SimpleNamespace(baseline=Baseline(1000, 1000, 4, 4, ()), misfit_ns=50)
+    headline: Any = SimpleNamespace(step_ns=1000)
+    gains = {"a": 300, "b": 200, "a+b": 400, "c": 500, "d": 90, "a+b+d": 440}
+    answers = {
+        (*text.split("+"),): Answer(
+            text, text == "c", 1000 - gain, 980 - gain, 1020 - gain, change_ns=-gain
+        )
+        for text, gain in gains.items()
+    }
+    assumed = {
+        "host-stall": ("a",), "gpu-idle": ("a",), "nccl-serialization": ("b",),
+        "exposed-copy": ("c",), "overlap-slowdown": ("d",),
+    }  # fmt: skip
+    found = _together(headline, replay, assumed, answers, map)
+    assert [astuple(gain) for gain in found.gains] == [
+        ("host-stall", "a", 300, 700), ("nccl-serialization", "b", 100, 600),
+    ]  # fmt: skip
+    possible = found.possible_low_ns, found.possible_step_ns, found.possible_high_ns
+    assert possible == (580, 600, 620)
 
 
 def test_nothing_is_promised_whose_interval_begins_below_the_least_gain(
