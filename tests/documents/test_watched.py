@@ -81,8 +81,9 @@ def test_nothing_found(tmp_path: Path, kept_text: KeptText) -> None:
     kept_text(said(written(tmp_path / "watch.jsonl", lambda *_: PEERS)))
 
 
-def test_a_restart_ends_what_was_slow(tmp_path: Path, kept_text: KeptText) -> None:
-    path = written(tmp_path / "watch.jsonl", third_is_slow, num_windows=10)
+def test_a_restart_ends_what_was_slow_or_silent(tmp_path: Path, kept_text: KeptText) -> None:
+    path = tmp_path / "watch.jsonl"
+    written(path, third_is_slow, num_windows=10, silent=lambda number: [3] * (number == 10))
     kept_text(said(written(path, lambda *_: PEERS)))
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dash import html
 from msgspec import structs
 from msgspec.structs import replace
 
@@ -15,7 +16,14 @@ from dashboards.pages import steps as figures
 from dashboards.pages.overlap import gain_and_cost, is_cost_known
 from dashboards.pages.ranks import wait_matrix
 from dashboards.view import View
-from dashboards.widgets.components import MAX_DRAWN, minus, missing, sorted_worst_first, worst_first
+from dashboards.widgets.components import (
+    MAX_DRAWN,
+    minus,
+    missing,
+    sorted_worst_first,
+    with_table,
+    worst_first,
+)
 from dashboards.widgets.findings import finding_card
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from tests.support.dashboard import named, text
@@ -95,6 +103,8 @@ def slowed(result: BreakdownResult, rank: int, factor: float) -> BreakdownResult
 
 @pytest.mark.parametrize("num", [0, 1, MAX_DRAWN, MAX_DRAWN + 1, 100])
 def test_the_worst_come_first_only_where_there_are_many(num: int) -> None:
+    below = html.Table()
+    assert (with_table(below, num) is below) == (num <= MAX_DRAWN)  # of more it is folded
     costs = [float(at * 37 % 101) for at in range(num)]
     items = [*enumerate(costs)]
     split = worst_first(items, lambda item: item[1])
