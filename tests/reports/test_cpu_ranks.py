@@ -60,7 +60,10 @@ def document(analysis: Analysis) -> dict[str, Any]:
 def test_json(tmp_path: Path, kept_text: KeptText) -> None:
     """Of each rank: 2 times 63 ms of compute, 17 ms of a reduction and 5 ms of a send."""
     found = document(closed_analysis(training(TraceBuilder(), 0, 1).write(tmp_path)))
-    names = ("ranks", "breakdown", "steps", "collectives", "buckets", "not_applicable", "notes")
+    names = (
+        *("ranks", "breakdown", "steps", "step_totals"),
+        *("collectives", "buckets", "not_applicable", "notes"),
+    )
     kept_text("\n".join(f"{name} {row}" for name in names for row in found[name]))
 
 
