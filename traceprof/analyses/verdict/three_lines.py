@@ -627,7 +627,7 @@ def _gain(
     about = expected_ns(finding, step)
     return (
         f"about {duration(about)} {a_step} ({percent(about / step)}): half of such changes brought"
-        f" {100 * known.low:.0f} to {100 * known.high:.0f} % of {most}{beyond}"
+        f" {100 * known.low:.0f}-{100 * known.high:.0f} % of {most}{beyond}"
     ), None
 
 
