@@ -1,6 +1,7 @@
 """Reports measured by a cluster of processes, some of which are killed."""
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,14 +13,14 @@ from types import SimpleNamespace
 
 import dask
 import pytest
-from distributed import CancelledError, Future, KilledWorker, LocalCluster
+from distributed import CancelledError, Future, KilledWorker, LocalCluster, Security
 
-from tests.support.commands import in_process
+from tests.support.commands import Outcome, in_process, printed
 from tests.support.selection import long_after
 from tests.support.traces import SAMPLE
 from tests.support.workers import MAX_WAIT_S, alone, hooked_path, openers, renamed, until, written
 from traceprof.analysis import analyze_reports
-from traceprof.cli.main import EXIT_ERROR
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.errors import MissingExtraError, TraceFileError, UsageError, WorkerError
 from traceprof.run.summary import FailedReport
 
@@ -44,6 +45,15 @@ def scheduler(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
     if request.node.get_closest_marker("long"):
         cluster.scale(2)  # type: ignore[no-untyped-call]
     return cluster.scheduler_address
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_worker_that_is_killed_changes_nothing(scheduler: str, reports: list[Path]) -> None:
+    reports[1] = renamed(reports[1], "once")
+    found = written(analyze_reports(reports, scheduler=scheduler))
+    assert len(openers(reports[1])) == 1
+    assert found == alone(reports)
 
 
 @pytest.mark.long
@@ -282,3 +292,64 @@ def test_a_worker_is_no_scheduler(cluster: LocalCluster) -> None:
     outcome = in_process("analyze", "--scheduler", worker.worker_address, SAMPLE)
     assert "no scheduler of Dask answers there" in outcome.line
     assert outcome.err.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """Return Dask's settings for two clusters, each with a certificate of its own."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not on PATH")
+    folder = tmp_path_factory.mktemp("certificates")
+    settings = {}
+    for name in ("ours", "other"):
+        certificate, key = folder / f"{name}.pem", folder / f"{name}-key.pem"
+        curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+        command = ["openssl", "req", "-x509", *curve, "-nodes", "-days", "2"]
+        files = ["-keyout", str(key), "-out", str(certificate)]
+        subprocess.run([*command, "-subj", f"/CN={name}", *files], check=True, capture_output=True)
+        settings[name] = {
+            "distributed.comm.tls.ca-file": str(certificate),
+            **{
+                f"distributed.comm.tls.{role}.{what}": str(path)
+                for role in ("client", "scheduler", "worker")
+                for what, path in (("cert", certificate), ("key", key))
+            },
+        }
+    return settings
+
+
+@pytest.fixture(scope="module")
+def encrypted(certificates: dict[str, dict[str, str]]) -> Iterator[str]:
+    """Yield the address of a cluster that talks by TLS only."""
+    with dask.config.set({**certificates["ours"], "distributed.comm.require-encryption": True}):
+        security = Security()  # type: ignore[no-untyped-call]
+        with LocalCluster(  # type: ignore[no-untyped-call]
+            n_workers=1, processes=False, protocol="tls", dashboard_address=":0", security=security
+        ) as cluster:
+            yield cluster.scheduler_address
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_tls(encrypted: str, certificates: dict[str, dict[str, str]]) -> None:
+    assert encrypted.startswith("tls://")
+    with dask.config.set(certificates["ours"]):
+        outcome = in_process("analyze", "--format", "json", "--scheduler", encrypted, SAMPLE)
+    assert outcome == Outcome(EXIT_DONE, printed("analyze", "--format", "json", SAMPLE), "")
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_tls_with_wrong_settings(
+    encrypted: str,
+    certificates: dict[str, dict[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("traceprof.execution.many_reports.CONNECT_S", 2)
+    no_settings: dict[str, object] = dict.fromkeys(certificates["ours"])
+    other: dict[str, object] = {**certificates["other"]}
+    missing = {**other, "distributed.comm.tls.client.cert": str(tmp_path / "missing.pem")}
+    for settings in (no_settings, other, missing):
+        with dask.config.set(settings), pytest.raises(UsageError, match="no scheduler of Dask"):
+            analyze_reports([SAMPLE], scheduler=encrypted)

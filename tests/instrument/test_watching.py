@@ -30,7 +30,7 @@ from instrument.watching import Reporter, Times, Verdicts, excess_ns
 from instrument.wraps import process_groups
 from tests.support import recording
 from tests.support.commands import in_process, output_of
-from tests.support.programs import watched, watched_recorded, watched_stuck
+from tests.support.programs import watched, watched_many, watched_recorded, watched_stuck
 from tests.support.programs.watched import EVERY, NUM_STEPS, SLEEP_S, WAYS
 from tests.support.selection import known, long_after, rows_long_after
 from tests.support.workers import until
@@ -334,6 +334,21 @@ def test_a_watch_without_a_process_group_ends_at_once() -> None:
     until(lambda: bool(reporter._times))
     reporter.stop()
     assert [thread.is_alive() for thread in reporter._threads] == [False, False]
+
+
+@pytest.mark.long
+def test_eight_ranks_with_forks_and_groups_of_their_own(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    seen = recording.run(watched_many.run, watched_many.MANY, tmp_path_factory)
+    assert [rank["same"] for rank in seen] == [True] * watched_many.MANY
+    tables = seen[0]["tables"]
+    assert [table["step"] for table in tables[:3]] == [EVERY, 2 * EVERY, 3 * EVERY]
+    for table in tables[:3]:
+        assert [rank["rank"] for rank in table["ranks"]] == [*range(watched_many.MANY)]
+        slow = table["ranks"][watched_many.SLEEPER]
+        # A thread that comes late finds times of a later window, when that rank slept no more.
+        assert slow["own_ns"] >= SLEEP_S * 1e9 or slow["step"] > table["step"]
 
 
 class FakeEvents:

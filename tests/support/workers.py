@@ -23,7 +23,7 @@ from traceprof.reports import text as text_report
 # No test waits so long; a busy machine keeps a program waiting for many seconds.
 MAX_WAIT_S = 120
 
-# Python runs this in every process that is started.
+# Python runs this in every process that is started. Once means: the first one that opens it.
 _HOOK = """
 import os, signal, sys, time
 
@@ -31,9 +31,13 @@ def hook(event, arguments):
     if event != "open" or not isinstance(arguments[0], (str, os.PathLike)):
         return
     path = os.fspath(arguments[0])
-    if not path.endswith(("-always.sqlite", "-never-done.sqlite")):
+    if not path.endswith(("-once.sqlite", "-always.sqlite", "-never-done.sqlite")):
         return
-    os.makedirs(path + ".seen", exist_ok=True)
+    try:
+        os.mkdir(path + ".seen")
+    except FileExistsError:
+        if path.endswith("-once.sqlite"):
+            return
     os.close(os.open(f"{path}.seen/{os.getpid()}", os.O_CREAT))
     if path.endswith("-never-done.sqlite"):
         for _ in range(3000):
@@ -57,7 +61,7 @@ def reports_of_run(folder: Path, *, is_labelled: bool = True) -> list[Path]:
 
 
 def renamed(report: Path, what: str) -> Path:
-    """Return the report by a name that makes it deadly: `always` or `never-done`."""
+    """Return the report by a name that makes it deadly: `once`, `always` or `never-done`."""
     path = report.with_name(f"{report.stem}-{what}.sqlite")
     shutil.move(report, path)
     return path
