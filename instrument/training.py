@@ -53,9 +53,8 @@ class annotate:  # noqa: N801  (used like a function: `with annotate("validate")
 
     def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
         if self._open and not _is_compiling():
-            label = self._open.pop()
             nvtx_ranges.pop()
-            self._ends(label, is_whole=kind is None)
+            self._ends(self._open.pop(), is_whole=kind is None)
 
     def _begins(self) -> str:
         return self._text
