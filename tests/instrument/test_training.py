@@ -172,6 +172,26 @@ def test_within_a_compiled_function_there_is_nothing_to_break_a_graph(
     assert recorded == []
 
 
+def test_training_gives_the_same_parameters_bit_for_bit(recorded: list[str]) -> None:
+    def trained(around: Callable[[Callable[[], None]], Callable[[], None]]) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        @around
+        def train() -> None:
+            optimizer.zero_grad()
+            model(torch.randn(16, 8)).square().mean().backward()
+            optimizer.step()
+
+        for _ in range(3):
+            train()
+        return model.weight.detach()
+
+    assert torch.equal(trained(instrument.step), trained(lambda function: function))
+    assert len(pushed(recorded)) == 3
+
+
 def test_it_imports_next_to_nothing() -> None:
     heavy = "{'torch', 'pandas', 'dash', 'traceprof.analysis'}"  # nvtx itself takes numpy
     code = f"import sys, instrument; print(*({heavy} & set(sys.modules)))"
