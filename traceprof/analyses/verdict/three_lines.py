@@ -294,12 +294,14 @@ def _rank_that_grows(
 
     That is the one with the longest steps, if none does.
     """
-    grown = {}
-    for result in results:
+
+    def growth(result: BreakdownResult) -> float:
         found = step_trend(result)
-        if found is not None and found.share > 0 and found.part != "exposed_communication_ns":
-            grown[result.rank] = (found.share, result is longest, -result.rank), result
-    return max(grown.values(), key=lambda item: item[0], default=(None, longest))[1]
+        if found is None or found.part == "exposed_communication_ns":
+            return 0.0
+        return max(found.share, 0.0)
+
+    return max(results, key=lambda one: (growth(one), one.rank == longest.rank, -one.rank))
 
 
 _RARE_ACTIONS = {"checkpoint": SAVE_BESIDE, "evaluation": EVALUATE_ELSEWHERE, "collection": COLLECT}
