@@ -166,6 +166,17 @@ def test_what_held_a_thread_up(name: str, tmp_path: Path, kept: Kept) -> None:
     kept(judged(trace.write(tmp_path)))
 
 
+def test_a_stall_in_one_step_has_the_number_of_its_mark(tmp_path: Path) -> None:
+    """The GPU was still at the step before."""
+    trace = TraceBuilder()
+    launched(trace)
+    for number in range(40):
+        begin = number * (20 * US + MS) + (STOP - START - 20 * US) * (number > 20)
+        trace.nvtx(f"step {number}", begin, begin + MS + (STOP - START) * (number == 20))
+    (finding,) = judged(trace.write(tmp_path))
+    assert finding.advice[0].startswith("Look at step 20, the only one of 40")
+
+
 @pytest.mark.parametrize(
     "cores",
     [

@@ -185,11 +185,20 @@ def test_a_long_first_step_with_few_kernels_is_no_cut_one() -> None:
     assert uses.tolist() == [StepUse.OPENING, 0, 0, 0, 0]
 
 
-def test_what_the_host_did_in_one_step_has_the_number_of_its_mark(tmp_path: Path) -> None:
+def waits(trace: TraceBuilder, time: int) -> None:
+    trace.api("cudaStreamSynchronize_v3020", time, time + EXTRA - 20 * US)
+
+
+@pytest.mark.parametrize(
+    ("id_", "add"), [("gpu-idle", range_of("next_batch")), ("host-sync", waits)]
+)
+def test_what_the_host_did_in_one_step_has_the_number_of_its_mark(
+    id_: str, add: Callable[[TraceBuilder, int], object], tmp_path: Path
+) -> None:
     """The GPU was still at the step before, whose window lasts until the next operation."""
-    analysis = closed_analysis(training(range_of("next_batch")).write(tmp_path / "t.sqlite"))
-    (idle,) = (finding for finding in analysis.findings if finding.id == "gpu-idle")
-    assert any(line.startswith(f"Look at step {SLOW}, the only one") for line in idle.advice)
+    analysis = closed_analysis(training(add).write(tmp_path / "t.sqlite"))
+    (found,) = (finding for finding in analysis.findings if finding.id == id_)
+    assert any(line.startswith(f"Look at step {SLOW}, the only one") for line in found.advice)
 
 
 @pytest.mark.parametrize(

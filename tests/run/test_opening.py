@@ -13,7 +13,9 @@ import pytest
 from tests.support.builders import TraceBuilder
 from tests.support.profiler_events import call, kernel, write
 from tests.support.recording import profile
+from tests.support.selection import known
 from tests.support.traces import closed_analysis
+from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.analysis import Analysis, Options, analyze, analyze_reports
 from traceprof.errors import UsageError
 from traceprof.reports import json as json_report
@@ -286,3 +288,4 @@ def test_ranks_on_the_same_gpu_are_named(tmp_path: Path) -> None:
     assert [note for _, note in result.notes if "same GPU" in note] == [
         "ranks 0, 2 run on the same GPU: while it is idle for one, it may work for another"
     ]
+    assert "ranks 0, 2 share a GPU" in known(known(three_lines(result)).trust)
