@@ -15,6 +15,7 @@ from sample_traces.simulator.event_model.program_writer import Host
 from sample_traces.simulator.scenarios import ranks
 from sample_traces.simulator.scenarios.setup import Setup
 from sample_traces.simulator.scenarios.training import programs
+from tests.support.builders import US, TraceBuilder
 from tests.support.changes import recorded
 from tests.support.selection import known, long_after
 from tests.support.traces import SAMPLE_FOLDER, closed_analysis, result_of
@@ -35,6 +36,7 @@ from traceprof.analyses.uneven_kernels import (
 )
 from traceprof.analyses.verdict.three_lines import three_lines
 from traceprof.findings import Finding, NotApplicable
+from traceprof.trace.nsight import schema
 
 ID = "uneven-kernels"
 MS = 1_000_000
@@ -98,7 +100,8 @@ def test_one_kernel_that_is_slower_on_a_rank(tmp_path: Path) -> None:
     hosts = programs(np.random.default_rng(3), 8, step, processes=world.processes)
     result = result_of(recorded(Setup(hosts, lambda _: []), tmp_path / "run.sqlite"))
     (finding,) = [one for one in result.findings if one.id == ID]
-    assert finding.advice == ADVICE[ONE_KERNEL]
+    (late,) = [one for one in result.findings if one.id == "straggler"]
+    assert finding.advice == late.advice == ADVICE[ONE_KERNEL]
     said = known(three_lines(result))
     assert "seqk_parallel_kernel takes 1.49 times as long on rank 1 as on its peers" in said.problem
 
@@ -109,6 +112,23 @@ def test_equal_ranks_are_silent(num_ranks: int, tmp_path: Path) -> None:
     found, missing, _ = judged(recorded(setup, tmp_path / "run.sqlite"))
     assert found == []
     assert missing == []
+
+
+@pytest.mark.parametrize("gpus", ["ab", "aa"])
+def test_jobs_on_one_gpu_are_not_compared(gpus: str, tmp_path: Path) -> None:
+    """Each slows down the other's kernels."""
+    trace = TraceBuilder()
+    for pid, gpu, length in zip((1000, 1100), gpus, (300, 200), strict=True):
+        for number in range(60):
+            begin = number * 400 * US
+            launch = begin - 5 * US, begin - 4 * US
+            trace.kernel(
+                begin, begin + length * US, f"gemm_{number % 5}", pid=pid, tid=pid, launch=launch
+            )
+        trace.raw(schema.CUDA_DEVICES, gpuId=ord(gpu), cudaId=0, pid=pid, uuid=f"GPU-{gpu}")
+    found, missing, _ = judged(trace.write(tmp_path))
+    assert [finding.rank for finding in found] == ([0] if gpus == "ab" else [])
+    assert [gap.rank for gap in missing] == ([] if gpus == "ab" else [None])
 
 
 def metrics(**changes: Any) -> UnevenKernelsMetrics:
