@@ -4,6 +4,7 @@ import statistics
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.support.selection import known
 from tests.support.traces import SAMPLE_FOLDER, ranks_of
@@ -53,6 +54,13 @@ def test_a_step_takes_the_mean_of_the_steady_ones() -> None:
         LeftOutSteps("opening", 1, 70),
         LeftOutSteps("rare", 1, 500),
     )
+
+
+def test_the_slowest_step_is_of_the_phase_that_counts() -> None:
+    result = ran(10, 30, 900, uses={2: StepUse.PHASE})
+    first, second, third = result.steps
+    result = replace(result, steps=(first, second, replace(third, phase=1)))
+    assert known(step_lengths(result)).slowest.number == 1
 
 
 def test_two_kinds_of_steps_both_count() -> None:
