@@ -60,6 +60,14 @@ def test_times_are_those_of_a_plain_search(seed: int) -> None:
     assert [edges[edge][1] for edge in way[:-1]] == [edges[edge][0] for edge in way[1:]]
 
 
+def test_equal_sets_of_weights_are_kept_once() -> None:
+    full = np.array([0.0, 1.0, 2.0])
+    sets = WeightSets.of_columns(full, [full, full + 1, full * 2, full + 1])
+    for some in (sets, WeightSets.joined([sets, sets])):
+        numbers, place = some.distinct()
+        assert (numbers, place.tolist()) == ([0, 1, 2], [0, 1, 2, 1])
+
+
 def test_a_circle_is_an_error() -> None:
     with pytest.raises(CircularError, match="wait for each other"):
         schedule(3, np.array([0, 1, 2]), np.array([1, 2, 1]))
