@@ -350,7 +350,10 @@ class CheckedReplay(Record, frozen=True):
         try:
             steps, *otherwise = [changed_steps(graph, ways, some) for some in (changes, *others)]
         except CircularError:
-            return Refusal("the ranks would wait for each other forever")
+            return Refusal(
+                "the ranks would wait for each other forever, as where one bucket holds gradients"
+                " of two backward passes"
+            )
         known = ~np.isnan(steps[:, 0])
         if not self.share[known].any():
             return Refusal("the ranks that count have none of the steps that count")
