@@ -484,7 +484,7 @@ _TO_PEER = {
     peer: Communicator(0x5EED_0000_0000_0010 + peer, f"pp0{peer}", (0, peer)) for peer in (1, 2)
 }
 _ACTIVATIONS_BYTES = 256 << 20
-_BUCKET_BYTES = 64 << 20
+_REDUCED_BYTES = 64 << 20
 
 
 def nccl_serialization(rng: np.random.Generator) -> Setup:
@@ -510,7 +510,7 @@ def nccl_serialization(rng: np.random.Generator) -> Setup:
         with host.range("backward"):
             host.operator(host.compute, "aten::mm", *kernels.FORWARD)
             for _ in range(2):
-                host.collective("all_reduce", _THREE, host.nccl, _BUCKET_BYTES, after=host.compute)
+                host.collective("all_reduce", _THREE, host.nccl, _REDUCED_BYTES, after=host.compute)
             host.operator(host.compute, "aten::mm", *kernels.FORWARD * 2)
             host.follow(host.compute, host.nccl)
         optimize(host)
