@@ -125,6 +125,8 @@ def test_damaged_reports_are_left_out_and_said_to_be(
     assert whole.pop("lost_reports") == []
     assert found["headline"]["verdict"].pop("trust") == "3 reports left out"
     assert whole["headline"]["verdict"].pop("trust") is None
+    long, short = (one["headline"]["verdict"].pop("action") for one in (whole, found))
+    assert long.startswith(short)  # a doubt leaves it fewer words
     assert found == whole
     assert [report["path"] for report in lost] == [str(path) for path in damaged]
     reasons = [f"traceprof: left out: {report['reason']}" for report in lost]
