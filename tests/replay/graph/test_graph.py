@@ -4,11 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from tests.support.builders import TraceBuilder
+from tests.support.builders import TraceBuilder, global_pid
 from tests.support.traces import ranks_of
 from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
+from traceprof.host.launch_stalls import Stalls
 from traceprof.replay.graph.columns import recorded
+from traceprof.replay.graph.host_waits import host_waits
 from traceprof.replay.graph.longest_path import (
     ROOT,
     CircularError,
@@ -19,7 +22,7 @@ from traceprof.replay.graph.longest_path import (
 )
 from traceprof.replay.graph.process_graph import measured_latencies
 from traceprof.replay.graph.run_graph import steady_shares
-from traceprof.replay.graph.steps import RankSteps
+from traceprof.replay.graph.steps import RankSteps, begun_together
 from traceprof.replay.graph.stream_waits import NO_STREAM_WAITS, OperationWaits
 from traceprof.run.rank import WindowKind
 from traceprof.run.steady_steps import StepUse
@@ -181,3 +184,32 @@ def test_without_steps_all_is_one() -> None:
     for result in (ran([], {}), ran([5, 5], {})):
         shares = steady_shares([steps_by_rank(0, is_marked=False)], result)
         assert [share.tolist() for share in shares] == [[1], [1]]
+
+
+def test_trainings_of_one_host_begin_with_the_first() -> None:
+    late = replace(steps_by_rank(0, is_marked=False), limits_ns=np.array([5, 90]))
+    first = replace(late, limits=np.array([7, 8]), limits_ns=np.array([3, 95]))
+    both = begun_together([late, first])
+    assert [one.limits.tolist() for one in both] == [[7, 0], [7, 8]]
+    assert [one.limits_ns.tolist() for one in both] == [[3, 90], [3, 95]]
+
+
+@pytest.mark.parametrize(("api", "waited_for"), [("Stream", [1]), ("Device", [1, 2])])
+def test_a_call_waits_for_what_was_put_on_streams_last(
+    api: str, waited_for: list[int], tmp_path: Path
+) -> None:
+    trace = TraceBuilder()
+    for start, stream in ((100, 7), (200, 7), (150, 13)):
+        trace.kernel(start * US, (start + 90) * US, stream=stream, launch=(50 * US, 60 * US))
+    trace.api(f"cuda{api}Synchronize_v3020", 70 * US, 295 * US, correlation=99)
+    trace.raw(
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", start=70 * US, end=295 * US, streamId=7,
+        correlationId=99, globalPid=global_pid(1000), deviceId=0, contextId=1, syncType=3,
+    )  # fmt: skip
+    none = _NOTHING
+    stalls = Stalls("inferred", none, none, none, none, none, None, None, 0)
+    with ranks_of(trace.write(tmp_path)) as (rank,):
+        process = recorded([(0, rank)])
+        waits = host_waits(process, None, stalls)
+    ends = process.work.end_ns[waits.operation] // US
+    assert sorted(ends.tolist()) == sorted([190, 290, 240][place] for place in waited_for)
