@@ -101,11 +101,8 @@ class Events(Record, frozen=True, dict=True):
 
     def of_process(self, process: int, chosen: Mask) -> Int64:
         """Return which of the chosen rows, bool[n], a process began, ascending int64[m]."""
-        return np.flatnonzero((self._process == process) & chosen)
-
-    @cached_property
-    def _process(self) -> Int64:
-        return schema.process_of_thread(self.columns.threads).take(self.columns.began.kept)
+        is_of_process = schema.process_of_thread(self.columns.threads) == process
+        return np.flatnonzero(is_of_process.take(self.columns.began.kept) & chosen)
 
     @cached_property
     def strings(self) -> Mapping[int, str]:
