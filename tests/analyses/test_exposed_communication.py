@@ -1,6 +1,7 @@
 """Why communication is exposed: by hand, against the reference, on real runs."""
 
 import random
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -193,21 +194,29 @@ def a_missing_rank() -> TraceBuilder:
     return builder
 
 
-def late_in_two_steps() -> TraceBuilder:
-    """Rank 2 begins two of thirty steps 60 ms late, rank 1 all others 3 ms."""
+def late_steps(
+    num_ranks: int, num_steps: int, late: Callable[[int], dict[int, int]], *, by_launch: bool
+) -> TraceBuilder:
+    """Ranks that begin steps of 10 ms late, by step and rank, ns: launches are late, or kernels."""
     builder = TraceBuilder()
-    for rank, pid in enumerate((100, 200, 300)):
+    for rank, pid in enumerate((100, 200, 300)[:num_ranks]):
         at = 10 * MS
-        for step in range(30):
-            late = {1: 3 * MS * (step > 1), 2: 60 * MS * (step < 2)}
-            first, end = at + late.get(rank, 0), at + 10 * MS + sum(late.values())
-            call = at - MS
+        for step in range(num_steps):
+            first, end = at + late(step).get(rank, 0), at + 10 * MS + sum(late(step).values())
+            call = (first if by_launch else at) - MS
             builder.nvtx(f"step {step}", call, call + 9, pid=pid)
             builder.kernel(first, first + 8 * MS, launch=(call + 1, call + 2), pid=pid)
             how: dict[str, Any] = {"launch": (call + 3, call + 4), "stream": 20, "pid": pid}
             builder.kernel(first + 8 * MS, end, ALL_REDUCE, **how)
             at = end
     return builder
+
+
+def late_in_two_steps() -> TraceBuilder:
+    """Rank 2 begins two of thirty steps 60 ms late, rank 1 all others 3 ms."""
+    return late_steps(
+        3, 30, lambda step: {2: 60 * MS} if step < 2 else {1: 3 * MS}, by_launch=False
+    )
 
 
 def late_since_another_is() -> TraceBuilder:
@@ -308,18 +317,7 @@ def test_what_compute_needs_at_once_is_hidden_and_not_shortened(tmp_path: Path) 
 
 def test_remedies_are_for_reasons_of_the_usual_steps(tmp_path: Path, kept: Kept) -> None:
     """Rank 1 begins the first two steps late; in others 2 ms have no compute left beside them."""
-    builder, num = TraceBuilder(), 20
-    for pid, is_late in ((100, False), (200, True)):
-        at = 10 * MS
-        for step in range(num):
-            held = 60 * MS * (step < 2)
-            first, end = at + held * is_late, at + 10 * MS + held
-            call = first - MS
-            builder.nvtx(f"step {step}", call, call + 9, pid=pid)
-            builder.kernel(first, first + 8 * MS, launch=(call + 1, call + 2), pid=pid)
-            how: dict[str, Any] = {"launch": (call + 3, call + 4), "stream": 20, "pid": pid}
-            builder.kernel(first + 8 * MS, end, ALL_REDUCE, **how)
-            at = end
+    builder = late_steps(2, 20, lambda step: {1: 60 * MS * (step < 2)}, by_launch=True)
     found = closed_analysis(builder.write(tmp_path)).findings
     kept(one for one in found if one.id == exposed_communication.ID)
 

@@ -194,7 +194,7 @@ def test_calls_that_count(tmp_path: Path) -> None:
 def test_launches_that_wait_for_their_kernels(
     num_late: int, kernel_us: int, blocks: bool, tmp_path: Path
 ) -> None:
-    """20 kernels, some of which end after their call; short ones may end before it returns."""
+    """20 kernels: some end after their call, and short ones may end before it returns."""
     trace = TraceBuilder()
     for number in range(20):
         now = number * 100 * US

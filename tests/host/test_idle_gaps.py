@@ -48,7 +48,7 @@ def test_what_the_driver_does_after_the_launch_holds_it_up(tmp_path: Path) -> No
     assert found(trace, tmp_path) == {"launch_bound": 40, "allocation": 3960, "queued": 1000}
 
 
-# -- turn-around and what cannot be told ----------------------------------------------------------
+# -- launch latency, and causes that are not known ------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_what_recurs_is_no_stall(tmp_path: Path, num: int, num_stalls: int) -> N
 def test_what_is_long_at_the_same_place_of_most_steps_is_no_stall(
     tmp_path: Path, places: list[int], num_stalls: int
 ) -> None:
-    """A step has 30 calls, one of which is long; 30 of others come before the first step."""
+    """A step has 29 short calls and a long one; 30 others come before the first step."""
     lengths = [SHORT] * 30 * (len(places) + 1)
     for step, place in enumerate(places, start=1):
         lengths[30 * step + place] = LONG

@@ -187,7 +187,7 @@ def test_who_sent_before_it_was_asked_for_did_not_wait() -> None:
     [
         (MS // 2, {}, [(0, 1, 2, 3)]),  # half of the time that they stay
         (MS // 2 + 1, {}, [(0, 2), (1, 3)]),
-        (MS // 2 + 1, {"group": "0", "sequence": range(20)}, [(0, 1, 2, 3)]),  # they are told
+        (MS // 2 + 1, {"group": "0", "sequence": range(20)}, [(0, 1, 2, 3)]),  # numbered
     ],
 )
 def test_ranks_of_two_communicators_are_split_by_when_they_leave(

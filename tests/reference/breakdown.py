@@ -249,7 +249,7 @@ def reference(path: Path) -> list[ReferenceRank]:
 
 
 def as_truth(ranks: Iterable[ReferenceRank]) -> dict[str, list[dict[str, int]]]:
-    """Return `breakdown` and `steps` of a simulated run, of which nothing is lost."""
+    """Return `breakdown` and `steps` of a simulated run that is recorded whole."""
     breakdown, steps = [], []
     for number, rank in enumerate(ranks):
         breakdown.append({"rank": number, **asdict(rank.whole)})

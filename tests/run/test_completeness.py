@@ -130,7 +130,7 @@ def test_lost_time_is_no_idle_time(program: str, choice: str, tmp_path: Path) ->
                 assert after.lost.measure_ns == expected.lost_ns
         found = [rank.completeness.losses for rank in ranks]
         num_whole = sum(rank.completeness.losses.num_launches for rank in whole)
-    # Copies and sets of which a process has none left may not have been recorded at all.
+    # Where a process has no copies or sets left, they may not have been recorded at all.
     num_gone = num_whole - sum(lost.num_launches for lost in found)
     assert sum(lost.num_lost + lost.num_cut for lost in found) == num_taken - num_gone
 
