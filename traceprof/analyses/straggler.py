@@ -24,34 +24,20 @@ from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.units import counted, duration, percent, ranks_text
 
 
-def details(measured: MeasuredRun, rank: int, cause: str, lateness_ns: int) -> str:
-    """Return the numbers behind a cause; empty if nothing else was measured."""
-    metrics = _uneven(measured, rank, cause)
-    if metrics is not None:
-        longer = f"{percent(metrics.slower - 1)} longer than its peers"
-        one = "" if metrics.kernel is None else "one kernel "
-        return f"{one}{longer}, {uneven_kernels.because(metrics)}"
-    if cause == lateness.SLOWER_COMPUTE:
-        return _longer_code(measured, rank, lateness_ns)
-    return ""
-
-
-def _uneven(
-    measured: MeasuredRun, rank: int, cause: str
-) -> uneven_kernels.UnevenKernelsMetrics | None:
-    """Return the numbers of a rank's uneven kernels; None if they do not make it late."""
-    if cause not in {lateness.SLOWER, lateness.MORE_WORK}:
-        return None
-    metrics = uneven_kernels.run(measured).metrics
-    is_it = metrics is not None and metrics.is_constant and metrics.rank == rank
-    return metrics if is_it else None
-
-
-def _advice(measured: MeasuredRun, rank: int, cause: str) -> tuple[str, ...]:
-    metrics = _uneven(measured, rank, cause)
-    if metrics is not None:
-        return uneven_kernels.advice(uneven_kernels.cause_of(metrics), None)
-    return ADVICE.get(cause, (remedies.HELD_UP,))
+def _explained(
+    measured: MeasuredRun, rank: int, cause: str, lateness_ns: int
+) -> tuple[str, tuple[str, ...]]:
+    """Return the numbers behind a cause, empty if nothing else was measured, and what to do."""
+    if cause in {lateness.SLOWER, lateness.MORE_WORK}:
+        metrics = uneven_kernels.run(measured).metrics
+        if metrics is not None and metrics.is_constant and metrics.rank == rank:
+            one = "" if metrics.kernel is None else "one kernel "
+            longer = f"{percent(metrics.slower - 1)} longer than its peers"
+            advice = uneven_kernels.advice(uneven_kernels.cause_of(metrics), None)
+            return f"{one}{longer}, {uneven_kernels.because(metrics)}", advice
+    is_code = cause == lateness.SLOWER_COMPUTE
+    details = _longer_code(measured, rank, lateness_ns) if is_code else ""
+    return details, ADVICE.get(cause, (remedies.HELD_UP,))
 
 
 def _longer_code(measured: MeasuredRun, rank: int, lateness_ns: int) -> str:
@@ -236,17 +222,12 @@ def _run(measured: MeasuredRun) -> StragglerResult:
     arrivals = [packed.unpacked for packed in measured.arrivals]
     of_rank = {result.rank: result for result in measured.of(breakdown)}
     held_up, num_steps = _held_up_steps(ranks, arrivals, measured.of(breakdown))
-    stragglers = (
-        replace(
-            lag,
-            share_per_step=_share_per_step(
-                lag.lateness, of_rank.get(ranks.ranks[lag.lateness.member])
-            ),
-            details=details(measured, lag.metrics.rank, lag.metrics.cause, lag.lateness.total_ns),
-            advice=_advice(measured, lag.metrics.rank, lag.metrics.cause),
-        )
-        for lag in _stragglers(ranks, arrivals, held_up, num_steps)
-    )
+    stragglers = []
+    for lag in _stragglers(ranks, arrivals, held_up, num_steps):
+        late, last = lag.lateness, ranks.ranks[lag.lateness.member]  # whom the root may hold up
+        details, advice = _explained(measured, lag.metrics.rank, lag.metrics.cause, late.total_ns)
+        share = _share_per_step(late, of_rank.get(last))
+        stragglers.append(replace(lag, share_per_step=share, details=details, advice=advice))
     return StragglerResult(ranks, tuple(stragglers))
 
 
